@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import jax
 
 from .. import _compat
+from .._spec.failure_policy import OnError
 from .._spec.naming import NO_DEVICE, PACKAGE, class_name, device_name, transferable
 from .._threads.chains import Link, Sums, extend, last_of
 from .advice import advice_in
@@ -40,14 +41,30 @@ AGAIN = (
 )
 LEAVES_OUT = " With raise_again=False it does not."
 
+# What the log says of a failure, by its policy.
+CONSEQUENCES: dict[OnError | None, str] = {
+    None: "its computation ends",
+    "barrier": "the next barrier_wait raises it",
+    "next_dispatch": "the next dispatch raises it",
+    "log": "nothing raises it",
+}
+SINCE = " since the last barrier"
+
+# Of an error that has nothing to do with the program that raises it.
+NOT_STARTED = "This dispatch has not begun: on_error='next_dispatch' lets it raise what failed before."
+
 
 class _Report(Link):
-    """The exception that a barrier raises, until it does, and the numbers of its failures."""
+    """The exception that a barrier or a dispatch raises, until it does, and the numbers of its failures."""
 
-    __slots__ = ("dropped", "error", "number", "numbers")
+    __slots__ = ("dropped", "due", "error", "number", "numbers")
 
-    def __init__(self, number: int, numbers: Sequence[int], dropped: int, error: list[CallbackException]):
+    def __init__(
+        self, number: int, numbers: Sequence[int], dropped: int, error: list[CallbackException], due: bool = False
+    ):
         super().__init__()
+        # Whether a dispatch raises it.
+        self.due = due
         # How many barriers have reported failures up to this one, and how many failures had been dropped.
         self.number, self.dropped = number, dropped
         self.numbers = numbers
@@ -76,7 +93,11 @@ class FailureLog:
         self._report = _Report(0, (), 0, [])
         # How many callbacks have ever failed on each device, by its name, or that of none.
         self._counts: dict[str, Sums[tuple[int]]] = {}
-        self._repeats = Repeats()
+        self._repeats = Repeats("times since the last barrier. The last:")
+        # Of failures that are only logged, which no barrier reports.
+        self._only_logged = Repeats("times. The last:")
+        # The numbers of the kept failures that the next dispatch raises.
+        self.due: dict[int, None] = {}
 
     @property
     def reports(self) -> int:
@@ -88,17 +109,19 @@ class FailureLog:
         callback: str,
         device: Any,
         exception: BaseException,
-        postponed: bool,
+        on_error: OnError | None,
         kind: str = "callback",
         dispatched_here: bool = False,
     ) -> None:
-        """Keep a failure for the next barrier, and log it in one line, unless the program certainly gets an error.
+        """Keep a failure for the next barrier or dispatch, and log it in one line.
+
+        It is not kept if it is to be logged only, and not logged if the program certainly gets an error.
 
         Args:
             callback: the name of the function that failed.
             device: the device that called; None if it is not known.
             exception: what the function raised.
-            postponed: whether only the barrier raises it. Otherwise its computation ends with an error.
+            on_error: what raises it later; None if its computation ends with an error.
             kind: the public name of the function that made the callback.
             dispatched_here: whether this thread dispatches that computation, and so raises its error. Otherwise the
                 program gets the error only with the results, which it may never ask for; and it may wait for them until
@@ -112,26 +135,29 @@ class FailureLog:
         except BaseException:
             # An interrupt, or an exception whose text ends the process: it goes on, and the failure is not lost.
             first = f"{kind}: {callback} raised {class_name(exception)}"
-            self._keep(Failure(callback, device, exception, first, kind, first, ended=not postponed))
+            self._keep(Failure(callback, device, exception, first, kind, first, ended=on_error is None), on_error)
             raise
-        failures = self._keep(Failure(callback, device, exception, text, kind, first, ended=not postponed))
+        if on_error == "log":
+            self._log(self._only_logged, kind, callback, first, CONSEQUENCES[on_error])
+            return
+        failures = self._keep(Failure(callback, device, exception, text, kind, first, on_error is None), on_error)
         for older in failures[-KEPT_FRAMES - 1 : -KEPT_FRAMES]:
             forget_locals(older.exception)
         for older in failures[-2:-1]:
             forget_callers(older.exception)
         if not dispatched_here:
-            self._log(kind, callback, first, "the next barrier_wait raises it" if postponed else "its computation ends")
+            self._log(self._repeats, kind, callback, first, CONSEQUENCES[on_error])
 
-    def _log(self, kind: str, callback: str, first: str, consequence: str) -> None:
+    def _log(self, repeats: Repeats, kind: str, callback: str, first: str, consequence: str) -> None:
         try:
-            line = self._repeats.line(kind, callback, first, consequence)
+            line = repeats.line(kind, callback, first, consequence)
             if line is not None:
                 logger.error("%s", line)
         except Exception as broken:
             # A logging handler that raises must not end the thread that runs callbacks.
             name = "a handler of the log"
             first = headline("logging", name, None, broken)
-            self._keep(Failure(name, None, broken, formatted(broken), "logging", first))
+            self._keep(Failure(name, None, broken, formatted(broken), "logging", first), "barrier")
 
     def raised(self, exception: BaseException | None, error: BaseException | None = None) -> None:
         """Note that the program gets the error of the computation that has ended with this exception of a function.
@@ -175,13 +201,17 @@ class FailureLog:
                 if failure.ended and f"{failure.kind}: {failure.callback}" in text:
                     object.__setattr__(failure, "raised", True)
 
-    def _keep(self, failure: Failure) -> list[Failure]:
-        """Keep a failure for the next barrier, and return all that are kept."""
-        self._failures[next(self._numbers)] = failure
+    def _keep(self, failure: Failure, on_error: OnError | None) -> list[Failure]:
+        """Keep a failure for the next barrier or dispatch, and return all that are kept."""
+        number = next(self._numbers)
+        self._failures[number] = failure
+        if on_error == "next_dispatch":
+            self.due[number] = None
         kept = list(self._failures.items())
         if len(kept) > KEPT_FAILURES:
             # The first failures are usually the cause of the others, so one in the middle is dropped.
             number, _ = kept.pop(KEPT_FAILURES // 2)
+            self.due.pop(number, None)
             if self._failures.pop(number, None) is not None:
                 self._dropped.add(1)
         return [each for _, each in kept]
@@ -201,12 +231,8 @@ class FailureLog:
         Without `raise_again` only those are raised that are not `raised_here`.
         """
         while True:
-            report = self._report = last_of(self._report)
-            for number in report.numbers:
-                self._failures.pop(number, None)
-            with contextlib.suppress(IndexError):
-                # C takes the exception out of the report, and throws it into an empty generator: no step is between.
-                min(iter(report.error.pop, None), key=(_ for _ in ()).throw)
+            report = last_of(self._report)
+            self._raise(report)
             (dropped,), kept = self._dropped.read(), list(self._failures.items())
             if not kept:
                 return
@@ -214,18 +240,45 @@ class FailureLog:
             # Of those that were dropped nobody knows whether the program got them.
             every = raise_again or more > 0
             failures = tuple(failure for _, failure in kept if every or not failure.raised_here)
-            errors = [_reported(failures, len(failures) + more)] if failures else []
+            errors = [_reported(failures, len(failures) + more, SINCE)] if failures else []
             self._repeats.forget()
             # Another barrier may have been faster.
             extend(report, _Report(report.number + 1, [number for number, _ in kept], dropped, errors))
 
+    def raise_due(self) -> None:
+        """Raise the failures that are for the next dispatch, and forget them. Of several dispatches one raises them."""
+        while True:
+            report = last_of(self._report)
+            if report.error and not report.due:
+                # A barrier is about to raise it. The next dispatch raises these.
+                return
+            self._raise(report)
+            kept = [(number, self._failures.get(number)) for number in list(self.due)]
+            due = {number: failure for number, failure in kept if failure is not None}
+            if not due:
+                return
+            error = _reported(tuple(due.values()), len(due), "", NOT_STARTED)
+            extend(report, _Report(report.number, [*due], report.dropped, [error], due=True))
 
-def _reported(failures: tuple[Failure, ...], count: int) -> CallbackException:
+    def _raise(self, report: _Report) -> None:
+        """Raise the last report, unless that has been done."""
+        self._report = report
+        for number in report.numbers:
+            self._failures.pop(number, None)
+            self.due.pop(number, None)
+        with contextlib.suppress(IndexError):
+            # C takes the exception out of the report, and throws it into an empty generator: no step is between.
+            min(iter(report.error.pop, None), key=(_ for _ in ()).throw)
+
+
+def _reported(failures: tuple[Failure, ...], count: int, since: str, more: str = "") -> CallbackException:
     """Return the exception for some of so many failures."""
     last = failures[-1]
     # Python shows the traceback of the cause.
     words = transferable(only_text(last.exception))
     message = f"{last.headline}\nThere were exceptions during callback processing. Last one was: {words}"
+    if more:
+        message += f"\n{more}"
     if last.ended:
         message += f"\n{AGAIN}{LEAVES_OUT if last.raised_here else ''}"
     if count > 1:
@@ -233,7 +286,7 @@ def _reported(failures: tuple[Failure, ...], count: int) -> CallbackException:
         if count > len(failures):
             first, latest = KEPT_FAILURES // 2, KEPT_FAILURES - KEPT_FAILURES // 2
             each = f"`.failures` has the first {first} and the last {latest}"
-        message += f"\n{count} callbacks failed since the last barrier ({_names(failures)}); {each}."
+        message += f"\n{count} callbacks failed{since} ({_names(failures)}); {each}."
         if failures[0].headline != last.headline:
             # It is often the reason of the others.
             message += f"\nThe first: {failures[0].headline}"

@@ -122,7 +122,7 @@ def test_of_two_threads_one_does_not_handle_the_failure_of_the_other() -> None:
 def test_an_error_that_another_exception_replaced_is_raised() -> None:
     """The program has got the interrupt, and not the error of the computation."""
     log, failure, error = FailureLog(), OSError("disk full"), jax.errors.JaxRuntimeError("the computation failed")
-    log.record("call", jax.devices()[0], failure, postponed=False)
+    log.record("call", jax.devices()[0], failure, on_error=None)
     error.__cause__ = failure
     log.raised(failure, KeyboardInterrupt())
     with pytest.raises(hcb.CallbackException, match="disk full"):
@@ -132,7 +132,7 @@ def test_an_error_that_another_exception_replaced_is_raised() -> None:
 def test_an_error_that_does_not_show_the_failure_is_no_report_of_it() -> None:
     """Two callbacks of one dispatch fail: the runtime's text is of the first, and hostcb found the second."""
     log, failure = FailureLog(), OSError("disk full")
-    log.record("call", jax.devices()[0], failure, postponed=False)
+    log.record("call", jax.devices()[0], failure, on_error=None)
     log.raised(failure, jax.errors.JaxRuntimeError("another callback failed"))
     with pytest.raises(hcb.CallbackException, match="disk full"):
         log.raise_if_any(raise_again=False)
@@ -143,7 +143,7 @@ def test_one_error_is_the_report_of_one_failure() -> None:
     log, failure, error = FailureLog(), OSError("disk full"), jax.errors.JaxRuntimeError("the computation failed")
     error.__cause__ = failure
     for _ in range(2):
-        log.record("call", jax.devices()[0], failure, postponed=False)
+        log.record("call", jax.devices()[0], failure, on_error=None)
     with pytest.raises(jax.errors.JaxRuntimeError):
         log.raise_error(error, failure)
     with pytest.raises(hcb.CallbackException) as reported:
@@ -157,7 +157,7 @@ def test_failures_that_were_dropped_are_not_taken_for_handled(monkeypatch: pytes
     for number in range(6):
         failure, error = OSError(f"number {number}"), jax.errors.JaxRuntimeError("the computation failed")
         error.__cause__ = failure
-        log.record("call", jax.devices()[0], failure, postponed=False)
+        log.record("call", jax.devices()[0], failure, on_error=None)
         with pytest.raises(jax.errors.JaxRuntimeError):
             log.raise_error(error, failure)
     with pytest.raises(hcb.CallbackException, match="6 callbacks failed"):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 import jax
 
 from ..._compat import UnknownJaxError, waiting
-from ..._errors.callback_exception import CallbackException
 from ..._errors.failures import failure_log
 from ..._errors.frames import leave_out_frames
 from ..._threads.deadlines import Deadline, Waitable, checked, ended_by, seen_to_end
@@ -87,7 +86,7 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
         logger.debug("barrier_wait[%s]: done", name)
         failure_log.raise_if_any(raise_again)
     except Exception as error:
-        leave_out_frames(error, is_meant=isinstance(error, CallbackException))
+        leave_out_frames(error)
         raise
 
 

@@ -56,4 +56,4 @@ def main(options: argparse.Namespace) -> int:
     asked["minutes"] = options.minutes or (0.0 if options.events else MINUTES)
     environment = worker_environment(Topology("cpu", options.devices), (), os.environ | OF_THE_C_LIBRARY)
     # The soak takes this process's place, with the environment that JAX and the C library read when they start.
-    os.execve(sys.executable, [sys.executable, "-m", module("soak"), json.dumps(asked)], environment)
+    os.execve(sys.executable, [sys.executable, "-m", module("cli.soak_process"), json.dumps(asked)], environment)

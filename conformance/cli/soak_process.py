@@ -1,4 +1,4 @@
-"""The process of a soak: `python -m conformance.soak OPTIONS`, with the command's options as JSON.
+"""The process of a soak: `python -m conformance.cli.soak_process OPTIONS`, with the command's options as JSON.
 
 A crash or a hang ends it with the stacks of all threads. The first SIGINT ends the soak early, the second one at once.
 """
@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from ..cli.commands import reported
+from .commands import reported
 
 START_SECONDS, PROGRESS_SECONDS, SAY_SECONDS = 120.0, 1.0, 10.0
 MOST_WAITING = 12
@@ -32,7 +32,7 @@ def main(options: dict[str, Any]) -> int:
     import jax
 
     from ..implementations import ImplementationError, load
-    from .rounds import Soak
+    from ..soak.rounds import Soak
 
     implementation: Any = load(name)
     namespace = getattr(implementation, "namespace", None)

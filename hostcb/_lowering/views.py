@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.extend.backend
 import numpy as np
 
 from .. import _compat
+from .._compat import extend
 from .._errors.forgetting import forget_locals
 from .._errors.refusals import returned_something
 from .._native.library import PYTHON_TARGET, TARGET, library
@@ -84,7 +83,7 @@ def _uses_extension(crossing: Crossing, module_context: Any) -> bool:
         return False
     client = _compat.client_of(module_context)
     try:
-        return client is None or client is jax.extend.backend.get_backend("cpu")
+        return client is None or client is extend.get_backend("cpu")
     except RuntimeError:
         # JAX can lower a program for CPU without a CPU client.
         return False
@@ -204,14 +203,14 @@ def _in_order(host: Host, devices: Devices, operand_count: int, copy_operands: A
 
 
 def _in_any_order(host: Host, devices: Devices, operand_count: int, copy_operands: Any, write_results: Any) -> Handler:
-    run = host.run
+    run, names_device = host.run, host.callback.on_error is not None
 
     @called_by_runtime
     def in_any_order(_: Any, *buffers: Any) -> None:
         if running.frame.pending is not None and has_failed(host.program):
             return skip(host.program, buffers[operand_count:])
-        # Only what watches the run wants to know the device.
-        device = None if watching.on is None else _device_of(buffers, devices)
+        # Only what watches the run, and the report of a failure that does not end it, want to know the device.
+        device = None if watching.on is None and not names_device else _device_of(buffers, devices)
         try:
             results = run(device, copy_operands(buffers))
             if results:

@@ -15,13 +15,12 @@ sharding". So the `shard_map` takes the token of an operation without side effec
 - docs/jax-bugs/shard-map-without-values.md: JAX >=0.10.2
 - docs/jax-bugs/ordered-before-shard-map.md: JAX >=0.7.0,<0.10.2 or >=0.12.0
 
-Two more need a `shard_map` that is manual over some mesh axes and a nested `shard_map` over the other axes:
+Two more need a `shard_map` that is manual over some mesh axes and a nested `shard_map` over the other axes. hostcb
+refuses programs of the first while it lowers them. Of the second, the first manual computation over axes of another
+size makes the axes of size 1 manual too.
 
-- Up to JAX 0.11.1 Shardy gives the token of the outer `shard_map` a sharding that no token can have, and the compiler
-  aborts the process. hostcb refuses such programs while it lowers them.
-- JAX emits no manual computation over axes of size 1. If this leaves out the outer or the inner `shard_map`, the
-  compiler of JAX 0.12.0.1 takes the token for replicated and refuses the callback. So the first manual computation
-  over axes of another size makes the axes of size 1 manual too.
+- docs/jax-bugs/nested-shard-map-aborts.md: JAX >=0.10.2,<0.11.2
+- docs/jax-bugs/nested-shard-map-axis-of-one.md: JAX >=0.12.0
 """
 
 from __future__ import annotations
@@ -31,13 +30,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import numpy as np
-from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from .. import _compat
 from .._compat import rules
+from .._compat.extend import Var, hlo
 from .._spec.callback import callbacks_in
 from .._spec.effects import HARMLESS, effects_of
 from .dummies import dummy_type
@@ -72,7 +70,7 @@ def _shard_map_rule(plain: Callable[..., Any], effect: Any) -> Callable[..., Any
             return plain(context, *operands, **params)
         # The dummy is an operand and a result, since JAX removes unused values. A plain constant would be moved inside.
         dummy = hlo.OptimizationBarrierOp([mlir.ir_constant(np.uint32(0))]).results[0]
-        jaxpr, out_specs, variable = params["jaxpr"], params["out_specs"], jex.Var(dummy_type())
+        jaxpr, out_specs, variable = params["jaxpr"], params["out_specs"], Var(dummy_type())
         everywhere = jax.sharding.PartitionSpec()
         wider = context.replace(avals_in=[dummy_type()], avals_out=[*context.avals_out, dummy_type()])
         params["jaxpr"] = jaxpr.replace(invars=[variable], outvars=[*jaxpr.outvars, variable])

@@ -101,6 +101,8 @@ class ExecutionTracker:
         frame = running.frame
         if frame.pending is not None:
             raise_what_is_left()
+        if failure_log.due and not execution.nested:
+            failure_log.raise_due()
         self.add(execution)
         if not execution.nested:
             # An interrupt may have left the depth too high.
@@ -133,10 +135,8 @@ class ExecutionTracker:
 
     def add(self, execution: Execution) -> None:
         """Track `execution`, which starts now, until its `end`."""
-        self.admit(execution.program)
+        self.admit_program(execution.program, execution.nested)
         program = execution.program
-        other_thread = execution.thread != MAIN and not execution.nested
-        program.awaited = program.awaited or not (other_thread and threading.current_thread().daemon)
         if len(self._live) > MANY and not execution.nested:
             self._forget_ended()
             unknown = next(
@@ -147,6 +147,12 @@ class ExecutionTracker:
                 unknown.wait()
         self._live[execution] = None
         program.add(execution)
+
+    def admit_program(self, program: Program, nested: bool) -> None:
+        """As `admit`, and note who starts the program, for the exit."""
+        self.admit(program)
+        other_thread = threading.get_ident() != MAIN and not nested
+        program.awaited = program.awaited or not (other_thread and threading.current_thread().daemon)
 
     def admit(self, subject: Any) -> None:
         """Refuse `subject`, a program or a callback, if another thread than that which ends the process starts it now.
@@ -279,17 +285,16 @@ class ExecutionTracker:
             # It has run in this thread, but its token becomes ready only when it is waited for.
             for token in execution.tokens or ():
                 waiting.settle(token)
-        if error is not None:
+        if isinstance(error, jax.errors.JaxRuntimeError):
             # The key is None if the handler did not know its device.
             failures = [execution.program.failures.pop(device, None) for device in (*execution.devices, None)]
             # Not their truth values: an exception may have a length.
             found = next((failure for failure in (execution.failure, *failures) if failure is not None), None)
             if found is not None:
                 error.__cause__ = shown_cause(found)
-                failure_log.raised(found)
-                if isinstance(error, jax.errors.JaxRuntimeError):
-                    # The runtime's text begins with its own frames. A new error would lose the traceback.
-                    type(error).__init__(error, beside_cause(without_preamble(str(error)), error.__cause__))
+                failure_log.raised(found, error if found is execution.failure else None)
+                # The runtime's text begins with its own frames. A new error would lose the traceback.
+                type(error).__init__(error, beside_cause(without_preamble(str(error)), error.__cause__))
         # The program keeps its executions alive, and the failure's traceback would keep frames and arrays alive.
         execution.failure = None
         if execution.has_no_tokens():
@@ -315,6 +320,10 @@ class ExecutionTracker:
         """Return the executions that have not ended, oldest first, without those that this thread is dispatching."""
         self._forget_ended()
         return [execution for execution in list(self._live) if not execution.dispatched_here()]
+
+    def is_quiet(self) -> bool:
+        """Return whether no program is known to run, and this thread is in no callback: a tap need not wait."""
+        return not self._live and not inside_handler()
 
     def run_without_order(self, program: Program, device: Any, run: Callable[[], T]) -> T:
         """Call `run`, and let a barrier of another thread wait for it, and nothing else."""

@@ -18,7 +18,7 @@ QUICK_COMPILATION = (
 """Flags that turn off LLVM's optimizations, select XLA:CPU's older code generators, and leave a program one module.
 
 A run spends most of its time on compilation. Earlier passes fix the order and the operands of callbacks. From JAX
-0.11.1 on each kernel costs 8 ms, since XLA makes a context of MLIR for it: so kernels of the same operand are fused.
+0.11.1 on each kernel costs 8 ms, for a context and passes of MLIR: so kernels of the same operand are fused.
 """
 
 KNOWN_TO = {

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.helpers import STAGES
 
 import hostcb as hcb
 from hostcb._spec.naming import MOST_CHARACTERS, describe, shown
 
 X = jnp.float32(2)
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
-STAGES = pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
 
 
 class Proxy:
@@ -173,7 +173,7 @@ def test_every_callable_has_a_name_in_errors(name: str, stage: Any) -> None:
 
 
 @pytest.mark.contract("H15")
-@pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
+@STAGES
 def test_callables_whose_results_are_no_arrays(stage: Any) -> None:
     for function in (unittest.mock.call, xmlrpc.client.ServerProxy, unittest.mock.Mock(), lambda _: Proxy(),
                      lambda _: Broken(), lambda _: unittest.mock.MagicMock()):  # fmt: skip

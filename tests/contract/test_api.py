@@ -13,11 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import helpers
-from support.helpers import Record
+from support.helpers import STAGES, Record
 
 import hostcb as hcb
-
-STAGING = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
 
 
 class Point(NamedTuple):
@@ -92,7 +90,7 @@ TREES = {
 
 
 @pytest.mark.contract("H1")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("name", TREES)
 def test_identity_on_any_tree(name: str, stage: Any) -> None:
     tree, record = TREES[name], Record()
@@ -106,7 +104,7 @@ def test_identity_on_any_tree(name: str, stage: Any) -> None:
 
 
 @pytest.mark.contract("H3")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("name", TREES)
 def test_call_of_and_to_any_tree(name: str, stage: Any) -> None:
     tree, record = TREES[name], Record()
@@ -118,7 +116,7 @@ def test_call_of_and_to_any_tree(name: str, stage: Any) -> None:
 
 
 @pytest.mark.contract("H1")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("value", [3, 2.5, True, 1j, np.int8(4)], ids=repr)
 def test_python_scalars(value: Any, stage: Any) -> None:
     record = Record()
@@ -128,7 +126,7 @@ def test_python_scalars(value: Any, stage: Any) -> None:
 
 
 @pytest.mark.contract("H1")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("result", [7.0, 0, False, (), {"a": 1.0}, (np.zeros((0,), np.float32), None)], ids=repr)
 def test_result_replaces_the_value(result: Any, stage: Any) -> None:
     record = Record()
@@ -140,7 +138,7 @@ def test_result_replaces_the_value(result: Any, stage: Any) -> None:
 
 
 @pytest.mark.contract("H1")
-@STAGING
+@STAGES
 def test_the_value_of_a_tap_is_ignored(stage: Any) -> None:
     out = stage(lambda x: hcb.id_tap(lambda arg, transforms: object(), x))(1.0)
     assert float(helpers.finish(out)) == 1.0
@@ -196,7 +194,7 @@ SHAPES = {
 
 
 @pytest.mark.contract("H3")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("name", SHAPES)
 def test_result_shape_by_example(name: str, stage: Any) -> None:
     example, (shape, dtype) = SHAPES[name]
@@ -211,7 +209,7 @@ def test_tracer_as_result_shape() -> None:
 
 
 @pytest.mark.contract("H3")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("nothing_at_all", [None, (), {}, [], (None, {})], ids=repr)
 def test_no_result(nothing_at_all: Any, stage: Any) -> None:
     out = stage(lambda x: hcb.call(lambda _: nothing_at_all, x, result_shape=nothing_at_all))(1.0)
@@ -320,7 +318,7 @@ def test_callbacks_that_are_methods_builtins_and_objects() -> None:
 
 
 @pytest.mark.contract("H1")
-@STAGING
+@STAGES
 def test_operands_that_share_memory_or_repeat(stage: Any) -> None:
     record = Record()
     x = jnp.arange(3.0)
@@ -333,7 +331,7 @@ def test_operands_that_share_memory_or_repeat(stage: Any) -> None:
 
 
 @pytest.mark.contract("H3")
-@STAGING
+@STAGES
 def test_unhashable_callable(stage: Any) -> None:
     class Unhashable:
         __hash__ = None

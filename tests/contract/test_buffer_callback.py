@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 from jax import lax
 from support import helpers
-from support.helpers import Record, address, failed, like
+from support.helpers import STAGES, Record, address, failed, like
 
 import hostcb as hcb
 
 X = np.arange(8, dtype=np.float32)
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
-STAGES = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
 EFFECT = pytest.mark.parametrize("has_side_effect", [False, True], ids=["pure", "effect"])
 
 

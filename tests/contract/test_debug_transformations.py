@@ -13,10 +13,9 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from support import helpers
-from support.helpers import Record
+from support.helpers import STAGES, Record
 from support.pairwise import pairwise
 from support.printed_text import Printed, Show
-from support.transforming import STAGING
 
 import hostcb as hcb
 
@@ -105,14 +104,14 @@ def test_shows_as_often_and_what_jax_shows(function: str, transform: str, stage:
     assert sorted(got.splitlines()) == sorted(expected.splitlines()), f"should be:\n{expected}but is:\n{got}"
 
 
-@STAGING
+@STAGES
 def test_transposed_means_nothing_is_printed(stage: Any, printed: Printed) -> None:
     f = lambda x: (hcb.debug.print("x: {}", x), 3 * x)[1]
     assert float(stage(lambda ct: jax.linear_transpose(f, 1.0)(ct)[0])(2.0)) == 6.0
     assert printed() == ""
 
 
-@STAGING
+@STAGES
 @ORDERED
 def test_vmap_unrolls_in_the_order_of_the_batch(stage: Any, ordered: bool, printed: Printed) -> None:
     """Nested: the last axis of the mapped functions varies slowest, as with JAX's own (#29829)."""
@@ -125,7 +124,7 @@ def test_vmap_unrolls_in_the_order_of_the_batch(stage: Any, ordered: bool, print
     assert got == expected if ordered or stage is not jax.jit else sorted(got) == sorted(expected), f"printed {got}"
 
 
-@STAGING
+@STAGES
 def test_ordered_vmap_of_scan_goes_step_by_step(stage: Any, printed: Printed) -> None:
     def f(x):
         lax.scan(lambda c, i: (hcb.debug.print("{}", 10 * i + c, ordered=True), (c, None))[1], x, jnp.arange(3))
@@ -134,7 +133,7 @@ def test_ordered_vmap_of_scan_goes_step_by_step(stage: Any, printed: Printed) ->
     assert printed().split() == ["0", "1", "2", "10", "11", "12", "20", "21", "22"]
 
 
-@STAGING
+@STAGES
 @pytest.mark.parametrize("size", [0, 1, 16, 17, 40])
 def test_vmap_of_any_size_calls_once_for_each_element(stage: Any, size: int) -> None:
     record = Record()
@@ -144,7 +143,7 @@ def test_vmap_of_any_size_calls_once_for_each_element(stage: Any, size: int) -> 
     assert record.values == [(n, 7) for n in range(size)]
 
 
-@STAGING
+@STAGES
 @ORDERED
 def test_while_condition_with_a_batched_predicate(stage: Any, ordered: bool) -> None:
     """Guards against vmap_while_cond: JAX's own ordered callback makes the result [3, 3]."""
@@ -180,7 +179,7 @@ POLICIES = {
 }
 
 
-@STAGING
+@STAGES
 @ORDERED
 @pytest.mark.parametrize("policy", POLICIES)
 def test_remat_policies(stage: Any, ordered: bool, policy: str, printed: Printed) -> None:
@@ -198,7 +197,7 @@ def test_remat_policies(stage: Any, ordered: bool, policy: str, printed: Printed
     assert printed.by(program, hcb) == expected
 
 
-@STAGING
+@STAGES
 def test_remat_in_scan_shows_both_passes(stage: Any) -> None:
     """Guards against scan_remat_debug: one of the two passes was lost."""
     record = Record()

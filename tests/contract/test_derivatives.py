@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from jax import lax
 from support import helpers
-from support.helpers import Record
-from support.transforming import EXAMPLES, STAGING, power3, seen
+from support.helpers import STAGES, Record
+from support.transforming import EXAMPLES, power3, seen
 
 import hostcb as hcb
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 @EXAMPLES
 def test_jvp_taps_primals_once(example: Any, stage: Any) -> None:
     record = Record()
@@ -37,7 +37,7 @@ GRADIENTS = {
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 @EXAMPLES
 @pytest.mark.parametrize("gradient", GRADIENTS)
 def test_gradients_tap_the_forward_pass_alone(gradient: str, example: Any, stage: Any) -> None:
@@ -53,7 +53,7 @@ def test_gradients_tap_the_forward_pass_alone(gradient: str, example: Any, stage
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 @EXAMPLES
 def test_gradient_of_gradient(example: Any, stage: Any) -> None:
     record = Record()
@@ -63,7 +63,7 @@ def test_gradient_of_gradient(example: Any, stage: Any) -> None:
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_hessian_and_third_derivative(stage: Any) -> None:
     record = Record()
     third = jax.grad(jax.grad(jax.grad(power3(record))))
@@ -75,7 +75,7 @@ def test_hessian_and_third_derivative(stage: Any) -> None:
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 @EXAMPLES
 def test_checkpoint_taps_again_in_the_documented_order(example: Any, stage: Any) -> None:
     record = Record()
@@ -86,7 +86,7 @@ def test_checkpoint_taps_again_in_the_documented_order(example: Any, stage: Any)
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_checkpoint_without_differentiation_taps_once(stage: Any) -> None:
     record = Record()
     np.testing.assert_allclose(stage(jax.checkpoint(power3(record)))(3.0), 27.0)
@@ -109,7 +109,7 @@ def test_checkpoint_in_a_scan() -> None:
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_custom_jvp_recipe_taps_tangents(stage: Any) -> None:
     record, tangents = Record(), Record()
 
@@ -135,7 +135,7 @@ def test_custom_jvp_recipe_taps_tangents(stage: Any) -> None:
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_custom_jvp_identity_that_taps_tangents_under_grad(stage: Any) -> None:
     """Under grad the tangent tap is transposed: one callback with the cotangent, and the derivative is right."""
     tangents = Record()
@@ -156,7 +156,7 @@ def test_custom_jvp_identity_that_taps_tangents_under_grad(stage: Any) -> None:
 
 @pytest.mark.contract("H6")
 @pytest.mark.parametrize("batched", [False, True], ids=["", "vmap"])
-@STAGING
+@STAGES
 def test_a_tapped_tangent_beside_an_integer_is_transposed(stage: Any, batched: bool) -> None:
     record = Record()
 
@@ -184,7 +184,7 @@ def test_a_tapped_tangent_beside_an_integer_is_transposed(stage: Any, batched: b
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_an_integer_goes_through_one_tap_of_tangents_into_two(stage: Any) -> None:
     record = Record()
 
@@ -206,7 +206,7 @@ def test_an_integer_goes_through_one_tap_of_tangents_into_two(stage: Any) -> Non
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_custom_vjp_recipe_taps_cotangents(stage: Any) -> None:
     record, cotangents = Record(), Record()
 
@@ -232,7 +232,7 @@ def test_custom_vjp_recipe_taps_cotangents(stage: Any) -> None:
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_custom_vjp_taps_in_forward_and_backward_in_a_scan(stage: Any) -> None:
     record = Record()
 
@@ -258,7 +258,7 @@ def test_custom_vjp_taps_in_forward_and_backward_in_a_scan(stage: Any) -> None:
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_integer_operands_and_float0_tangents(stage: Any) -> None:
     record = Record()
 
@@ -374,7 +374,7 @@ def test_what_depends_on_no_step_runs_at_every_step_all_the_same(kind: str, grad
 
 
 @pytest.mark.contract("H6", "X4")
-@STAGING
+@STAGES
 def test_what_depends_on_no_step_runs_at_every_step_of_a_checkpoint_too(stage: Any) -> None:
     """JAX takes it out by another way there; what else does not change finds its way back in."""
     called: list[int] = []

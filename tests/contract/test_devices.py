@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from support import helpers
-from support.helpers import Record
+from support.helpers import STAGES, Record
 
 import hostcb as hcb
 
@@ -200,7 +200,7 @@ class Number:
 
 @pytest.mark.contract("H10")
 @pytest.mark.parametrize("index", [np.int64(6), np.uint8(6), np.asarray(6), Number()], ids=lambda i: type(i).__name__)
-@pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
+@STAGES
 @pytest.mark.parametrize("order", [1, -1], ids=["in order", "in reverse"])
 def test_any_integer_as_device_index(order: int, stage: Any, index: Any, devices: list[jax.Device]) -> None:
     record = Record()

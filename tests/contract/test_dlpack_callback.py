@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from jax import lax
 from support import helpers
-from support.helpers import Record, address, failed, like
+from support.helpers import STAGES, Record, address, failed, like
 
 import hostcb as hcb
 from hostcb._api import dlpack
 
 X = np.arange(8, dtype=np.float32)
-STAGES = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
 MODES = pytest.mark.parametrize("in_place", [False, True], ids=["returned", "in_place"])
 
 

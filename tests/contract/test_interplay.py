@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 from support import helpers
+from support.helpers import STAGES
 from support.subprocesses import run_program
 
 import hostcb as hcb
@@ -154,7 +155,7 @@ def test_failures_are_let_go_after_the_barrier() -> None:
 
 @pytest.mark.contract("H16")
 @pytest.mark.filterwarnings("ignore:The flag jax_host_callback_ad_transforms:FutureWarning")
-@pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@STAGES
 def test_ad_transforms_under_checkpoint(stage: Any) -> None:
     seen: list[Any] = []
 

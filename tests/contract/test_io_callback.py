@@ -11,39 +11,12 @@ import numpy as np
 import pytest
 from jax import lax
 from support import helpers
-from support.helpers import Record, like
+from support.counting import INT, ORDERED, SCALAR, Counter, X, values
+from support.helpers import STAGES, Record, like
 from support.pairwise import pairwise
 from support.subprocesses import run_program
-from support.transforming import STAGING
 
 import hostcb as hcb
-
-X = np.arange(8, dtype=np.float32)
-SCALAR = jax.ShapeDtypeStruct((), np.float32)
-INT = jax.ShapeDtypeStruct((), np.int32)
-ORDERED = pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
-
-
-def values(record: Record) -> list[Any]:
-    hcb.barrier_wait()
-    return record.values
-
-
-class Counter:
-    """A host with a state: gives out one number after the other."""
-
-    def __init__(self) -> None:
-        self.record = Record()
-
-    def __call__(self, *args: Any) -> Any:
-        self.record.add(args[0] if args else None)
-        return np.int32(len(self.record.all) - 1)
-
-    def silent(self, *args: Any) -> None:
-        self(*args)
-
-
-# Values and counts -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.contract("X3")
@@ -85,7 +58,7 @@ def test_runs_although_nobody_uses_it(layout: helpers.Layout, ordered: bool) -> 
 
 
 @pytest.mark.contract("X3")
-@STAGING
+@STAGES
 @ORDERED
 def test_pytrees_keyword_arguments_and_state(stage: Any, ordered: bool) -> None:
     state = {"total": np.float32(0)}
@@ -105,7 +78,7 @@ def test_pytrees_keyword_arguments_and_state(stage: Any, ordered: bool) -> None:
 
 
 @pytest.mark.contract("X3")
-@STAGING
+@STAGES
 @ORDERED
 @pytest.mark.parametrize("result", ["a value", 3, np.zeros(5), {"a": 1}], ids=str)
 def test_a_result_that_nobody_asked_for_is_refused(stage: Any, ordered: bool, result: Any) -> None:
@@ -199,17 +172,11 @@ def test_unused_cond_before_an_inner_jit(layout: helpers.Layout, ordered: bool) 
     assert sorted(got) == sorted([6, 7] * len(layout.callers)), f"calls: {got}"
 
 
-# vmap ------------------------------------------------------------------------------------------------------------
-
-
-# Differentiation and checkpoints ---------------------------------------------------------------------------------
-
-
 KINDS: dict[str, Callable[..., Any]] = {"pure": hcb.pure_callback, "io": hcb.io_callback}
 
 
 @pytest.mark.contract("X2", "X3")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_cannot_be_is_refused_before_anything_runs(kind: str, stage: Any) -> None:
     counter, callback = Counter(), KINDS[kind]

@@ -143,7 +143,7 @@ def test_buffer_callback(stage: Any) -> None:
 
 
 @pytest.mark.contract("D1")
-@pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
+@STAGES
 def test_a_keyword_argument_is_not_replaced_by_the_stream(stage: Any) -> None:
     f = hcb.dlpack_callback(lambda x, stream: np.asarray(x), SCALAR, with_stream=True)
     with pytest.raises(TypeError, match="with_stream=True"):

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 from support import helpers
-from support.helpers import Record, failed, like
-from support.transforming import STAGING
+from support.helpers import STAGES, Record, failed, like
 
 import hostcb as hcb
 
@@ -48,7 +47,7 @@ def test_every_layout_gets_its_own_result(layout: helpers.Layout) -> None:
         np.testing.assert_allclose(out, np.sin(value) + 1, rtol=1e-6)
 
 
-@STAGING
+@STAGES
 def test_scalars_multiple_arguments_and_results(stage: Any) -> None:
     out = stage(lambda x: hcb.pure_callback(lambda x: x + np.float32(1), SCALAR, x))(np.float32(2))
     helpers.equal(out, np.float32(3), "a scalar")
@@ -63,7 +62,7 @@ def test_scalars_multiple_arguments_and_results(stage: Any) -> None:
     helpers.equal(python, np.float32(42), "a Python number for 32 bits")
 
 
-@STAGING
+@STAGES
 def test_pytrees_and_keyword_arguments(stage: Any) -> None:
     given = []
 
@@ -81,7 +80,7 @@ def test_pytrees_and_keyword_arguments(stage: Any) -> None:
     assert given == [jax.tree.structure(({"a": 0, "b": None}, ((0, 0),), 0, Pair((), 0)))], f"argument trees: {given}"
 
 
-@STAGING
+@STAGES
 def test_other_containers_with_the_same_leaves_are_accepted(stage: Any) -> None:
     """As in JAX: a list for a tuple, a tuple of one for its item; the result comes in the tree that was asked for."""
     out = stage(lambda x: hcb.pure_callback(lambda x: [x, (x + 1,)], (like(x), like(x)), x))(X)
@@ -141,7 +140,7 @@ def test_zero_sizes_go_in_and_come_out(layout: helpers.Layout) -> None:
         helpers.equal(out, np.zeros((2, 0), np.float32), "empty")
 
 
-@STAGING
+@STAGES
 def test_typed_keys_travel_as_words(stage: Any) -> None:
     key = jax.random.key(3)
     words = np.asarray(jax.random.key_data(key))
@@ -157,7 +156,7 @@ def test_results_of_64_bits_with_x64() -> None:
         helpers.equal(out, np.array([1, 2]) + 2**40, "int64")
 
 
-@STAGING
+@STAGES
 def test_numpy_64_bit_results_are_narrowed_but_never_wrap_round(stage: Any) -> None:
     """With x64 off; JAX's own wraps: 2**40 + 5 would come back as 5."""
     out = stage(lambda x: hcb.pure_callback(lambda x: x.astype(np.float64) / 3, like(x), x))(X)
@@ -248,7 +247,7 @@ SHAPES = {
 METHODS = pytest.mark.parametrize("method", SHAPES)
 
 
-@STAGING
+@STAGES
 @METHODS
 def test_vmap_method_says_what_the_callback_sees(method: str, stage: Any) -> None:
     shapes: list[Any] = []
@@ -307,7 +306,7 @@ def test_vmap_of_no_elements(method: str) -> None:
     assert out.shape == (0, 2), f"shape {out.shape}"
 
 
-@STAGING
+@STAGES
 def test_vmap_without_a_method_is_refused(stage: Any) -> None:
     with pytest.raises(NotImplementedError, match=r"vmap is only supported .* when vmap_method is one of .*None"):
         stage(jax.vmap(sine()))(X)
@@ -343,7 +342,7 @@ DERIVATIVES = {
 
 @pytest.mark.contract("X1")
 @pytest.mark.parametrize("derivative", DERIVATIVES)
-@STAGING
+@STAGES
 def test_derivatives_are_refused_and_the_way_out_is_named(stage: Any, derivative: str) -> None:
     record = Record()
     with pytest.raises(ValueError, match=r"Pure callbacks do not support JVP.*jax\.custom_jvp"):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import helpers
-from support.helpers import Record
+from support.helpers import STAGES, Record
 
 import hostcb as hcb
 from hostcb._primitive import eager
@@ -64,7 +64,7 @@ def test_two_ways_in_one_program(first: str, second: str) -> None:
 
 
 @pytest.mark.contract("H1")
-@pytest.mark.parametrize("stage", [lambda function: function, jax.jit], ids=["eager", "jit"])
+@STAGES
 def test_taps_with_and_without_a_result(stage: Any) -> None:
     record = Record()
 
@@ -132,7 +132,7 @@ class Scale:
 
 @pytest.mark.contract("X2", "X3", "X4")
 @pytest.mark.parametrize("way", ["tap", "call", "pure", "io_ordered", "debug", "debug_ordered"])
-@pytest.mark.parametrize("stage", [lambda function: function, jax.jit], ids=["eager", "jit"])
+@STAGES
 def test_programs_of_equal_functions_call_their_own(stage: Any, way: str) -> None:
     seen: list[str] = []
     for by in (1, True, 1.0):

@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 from jax.sharding import PartitionSpec
-from support.helpers import Record
+from support.helpers import STAGES, Record
 
 import hostcb as hcb
 
@@ -193,7 +193,7 @@ def test_a_wide_operand_shares_its_memory_with_a_wide_result() -> None:
 
 
 @pytest.mark.contract("H3", "X2")
-@pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@STAGES
 def test_other_results_are_refused(stage: Any) -> None:
     wide = jax.ShapeDtypeStruct((), np.float64)
     for program in (
@@ -207,7 +207,7 @@ def test_other_results_are_refused(stage: Any) -> None:
 
 @pytest.mark.contract("H27")
 @VALUES
-@pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@STAGES
 def test_installed_callbacks_give_what_those_of_jax_give(stage: Any, name: str) -> None:
     seen: list[Any] = []
 

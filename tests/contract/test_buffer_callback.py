@@ -14,6 +14,7 @@ import pytest
 from jax import lax
 from support import helpers
 from support.helpers import STAGES, Record, address, failed, like
+from support.pairwise import in_turns
 
 import hostcb as hcb
 
@@ -208,8 +209,7 @@ def test_vmap_by_method(stage: Any, method: str) -> None:
 
 @pytest.mark.contract("B3", "B4")
 @STAGES
-@pytest.mark.parametrize("method", SHAPES)
-@pytest.mark.parametrize("axes", [(0, 0), (None, 0), (1, None), (0, None)], ids=str)
+@in_turns(("method", "axes"), SHAPES, [(0, 0), (None, 0), (1, None), (0, None)], times=3)
 def test_vmap_with_aliases_also_of_an_unbatched_operand(stage: Any, method: str, axes: Any) -> None:
     """An operand that is not batched, but shares its memory with a result that is, has to grow with it."""
     seen = []

@@ -14,6 +14,7 @@ import pytest
 from jax import lax
 from support import helpers
 from support.helpers import STAGES, Record
+from support.pairwise import in_turns
 from support.printed_text import Printed, Show
 
 import hostcb as hcb
@@ -181,8 +182,7 @@ def test_skipping_the_check_prints_values_behind_the_text(printed: Printed) -> N
     assert printed() == "at 1 y=2 z=3\n"
 
 
-@ORDERED
-@pytest.mark.parametrize("layout", helpers.LAYOUTS, ids=helpers.named)
+@in_turns(("layout", "ordered"), helpers.LAYOUTS, [False, True])
 def test_every_layout_also_ordered_on_many_devices(layout: helpers.Layout, ordered: bool) -> None:
     """JAX's own refuses ordered=True on several devices (#17418)."""
     record = Record()

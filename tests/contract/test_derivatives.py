@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 from support import helpers
 from support.helpers import STAGES, Record
+from support.pairwise import in_turns
 from support.transforming import EXAMPLES, power3, seen
 
 import hostcb as hcb
@@ -315,8 +316,7 @@ CONTROL = {
 
 
 @pytest.mark.contract("H6", "H7")
-@pytest.mark.parametrize("derivative", ["jvp", "grad", "vmap_grad", "grad_vmap", "jit_grad"])
-@pytest.mark.parametrize("construct", CONTROL)
+@in_turns(("construct", "derivative"), CONTROL, ["jvp", "grad", "vmap_grad", "grad_vmap", "jit_grad"], times=3)
 def test_derivatives_through_control_flow(construct: str, derivative: str) -> None:
     if construct == "while" and derivative != "jvp":
         construct = "scan"
@@ -350,8 +350,7 @@ IN_A_LOOP: dict[str, Any] = {
 
 
 @pytest.mark.contract("H4", "X3", "X4")
-@pytest.mark.parametrize("gradient", GRADIENTS)
-@pytest.mark.parametrize("kind", IN_A_LOOP)
+@in_turns(("kind", "gradient"), IN_A_LOOP, GRADIENTS, times=2)
 def test_what_depends_on_no_step_runs_at_every_step_all_the_same(kind: str, gradient: str) -> None:
     """Guards against jax-ml/jax#16637: JAX's own debug callbacks run once, before the loop."""
     called: list[int] = []

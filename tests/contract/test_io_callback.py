@@ -13,15 +13,14 @@ from jax import lax
 from support import helpers
 from support.counting import INT, ORDERED, SCALAR, Counter, X, values
 from support.helpers import STAGES, Record, like
-from support.pairwise import pairwise
+from support.pairwise import in_turns, pairwise
 from support.subprocesses import run_program
 
 import hostcb as hcb
 
 
 @pytest.mark.contract("X3")
-@ORDERED
-@pytest.mark.parametrize("layout", helpers.LAYOUTS, ids=helpers.named)
+@in_turns(("layout", "ordered"), helpers.LAYOUTS, [False, True])
 def test_every_layout_calls_once_and_gets_its_own_result(layout: helpers.Layout, ordered: bool) -> None:
     record = Record()
 

@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 from jax.experimental import io_callback
 from support.helpers import STAGES
+from support.pairwise import in_turns
 from test_wide_values import X, kinds, sharded
 
 import hostcb as hcb
@@ -59,8 +60,7 @@ TRANSFORMS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
 
 
 @pytest.mark.contract("H1", "X1", "B1", "D1")
-@KINDS
-@pytest.mark.parametrize("transform", TRANSFORMS)
+@in_turns(("kind", "transform"), kinds([]), TRANSFORMS, times=2)
 def test_the_value_arrives(kind: str, transform: str) -> None:
     seen: list[Any] = []
 

@@ -14,7 +14,7 @@ from jax import lax
 from support import helpers
 from support.constructs import CONSTRUCTS, emitted, emitter, expectation, numbered
 from support.helpers import DEADLINE, Record
-from support.pairwise import pairwise
+from support.pairwise import in_turns, pairwise
 
 import hostcb as hcb
 
@@ -37,8 +37,7 @@ def check_order(record: Record, callers: tuple[int, ...], expected: list[Any], w
 
 
 @pytest.mark.contract("H4", "H5")
-@pytest.mark.parametrize("layout", helpers.COMPILED, ids=helpers.named)
-@pytest.mark.parametrize("construct", CONSTRUCTS, ids=lambda construct: construct.__name__)
+@in_turns(("construct", "layout"), CONSTRUCTS, helpers.COMPILED, times=3)
 def test_every_construct_in_order(construct: Any, layout: helpers.Layout) -> None:
     record = Record()
     plain = layout.run(lambda x: construct(x, lambda *_: None), layout.same(X))

@@ -13,6 +13,7 @@ import pytest
 from jax import lax
 from support import helpers
 from support.helpers import STAGES, Record, failed, like
+from support.pairwise import in_turns
 
 import hostcb as hcb
 
@@ -102,9 +103,8 @@ LAID_OUT = {
 }
 
 
-@pytest.mark.parametrize("layout", [helpers.EAGER, helpers.JIT, helpers.MESH], ids=helpers.named)
-@pytest.mark.parametrize("how", LAID_OUT)
-def test_results_of_any_memory_layout(layout: helpers.Layout, how: str) -> None:
+@in_turns(("how", "layout"), LAID_OUT, [helpers.EAGER, helpers.JIT, helpers.MESH])
+def test_results_of_any_memory_layout(how: str, layout: helpers.Layout) -> None:
     base = np.arange(12, dtype=np.float32).reshape(3, 4) * 1.5
     expected = np.array(LAID_OUT[how](base), np.float32)
     (out,) = layout.run(lambda x: hcb.pure_callback(lambda _: LAID_OUT[how](base), like(base), x), [X])
@@ -115,9 +115,8 @@ DTYPES = (np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32,
           ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2)  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", [helpers.EAGER, helpers.JIT, helpers.MESH], ids=helpers.named)
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
-def test_every_dtype_both_ways(layout: helpers.Layout, dtype: Any) -> None:
+@in_turns(("dtype", "layout"), DTYPES, [helpers.EAGER, helpers.JIT, helpers.MESH])
+def test_every_dtype_both_ways(dtype: Any, layout: helpers.Layout) -> None:
     value = np.array([[1, 0], [1, 1]]).astype(dtype)
     seen = []
 
@@ -212,8 +211,7 @@ def close(actual: Any, expected: Any) -> None:
 
 
 @pytest.mark.contract("X1")
-@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
-@pytest.mark.parametrize("construct", WITH_DERIVATIVES)
+@in_turns(("construct", "layout"), WITH_DERIVATIVES, helpers.MAIN_LAYOUTS, times=2)
 def test_result_is_that_of_the_same_program_without_callbacks(construct: str, layout: helpers.Layout) -> None:
     program = WITH_DERIVATIVES[construct]
     plain = layout.run(lambda x: program(x, jnp.sin), layout.same(X / 8))
@@ -262,8 +260,7 @@ def test_vmap_method_says_what_the_callback_sees(method: str, stage: Any) -> Non
     assert shapes == SHAPES[method], f"shapes seen: {shapes}"
 
 
-@METHODS
-@pytest.mark.parametrize("axes", [(0, 0), (1, 0), (0, 1), (1, None), (None, 1), (-1, 0)], ids=str)
+@in_turns(("method", "axes"), SHAPES, [(0, 0), (1, 0), (0, 1), (1, None), (None, 1), (-1, 0)], times=4)
 def test_vmap_of_other_axes(method: str, axes: Any) -> None:
     """Guards against #19978: a wrong size under in_axes=1."""
     x = np.arange(9, dtype=np.float32).reshape(3, 3)
@@ -292,8 +289,7 @@ def test_nested_vmap_pytrees_and_results_of_other_shapes(method: str) -> None:
     helpers.equal(nested(f), jax.tree.map(np.asarray, nested(plain)), "vmap of vmap")
 
 
-@pytest.mark.parametrize("construct", CONSTRUCTS)
-@pytest.mark.parametrize("method", ["sequential", "broadcast_all"])
+@in_turns(("construct", "method"), CONSTRUCTS, ["sequential", "broadcast_all"])
 def test_vmap_of_every_construct(construct: str, method: str) -> None:
     values = np.stack([X, X + 1, -X - 2]) / 8
     expected = jax.vmap(lambda x: CONSTRUCTS[construct](x, jnp.sin))(values)
@@ -342,11 +338,11 @@ DERIVATIVES = {
 
 @pytest.mark.contract("X1")
 @pytest.mark.parametrize("derivative", DERIVATIVES)
-@STAGES
-def test_derivatives_are_refused_and_the_way_out_is_named(stage: Any, derivative: str) -> None:
+def test_derivatives_are_refused_and_the_way_out_is_named(derivative: str) -> None:
     record = Record()
-    with pytest.raises(ValueError, match=r"Pure callbacks do not support JVP.*jax\.custom_jvp"):
-        DERIVATIVES[derivative](stage(sine(record)))
+    for stage in (jax.jit, lambda f: f):
+        with pytest.raises(ValueError, match=r"Pure callbacks do not support JVP.*jax\.custom_jvp"):
+            DERIVATIVES[derivative](stage(sine(record)))
     assert record.all == [], "it should be refused before anything runs"
 
 
@@ -382,9 +378,8 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("layout", [helpers.EAGER, helpers.JIT, helpers.MESH], ids=helpers.named)
-@pytest.mark.parametrize("what", WRONG)
-def test_wrong_results_are_errors_that_show_the_actual_ones(layout: helpers.Layout, what: str) -> None:
+@in_turns(("what", "layout"), WRONG, [helpers.EAGER, helpers.JIT, helpers.MESH])
+def test_wrong_results_are_errors_that_show_the_actual_ones(what: str, layout: helpers.Layout) -> None:
     function, shapes, match = WRONG[what]
     error = failed(match, layout.compile(lambda x: hcb.pure_callback(function, shapes, x)), [X])
     for part in ("pure_callback", "test_pure_callback.py", "float32[8]" if shapes == like(X) else "expected"):

@@ -126,28 +126,12 @@ def test_one_function_on_each_device_in_one_program(kind: str, devices: list[jax
         assert sorted(seen.device.id for seen in record.all) == sorted(device.id for device in devices * run)
 
 
-@pytest.mark.contract("H10")
-@pytest.mark.parametrize("index", [-1, -8])
-@pytest.mark.parametrize("kind", ["tap", "call", "print"])
-def test_negative_device_index(kind: str, index: int) -> None:
-    with pytest.raises(ValueError, match="device_index"):
-        bind(kind, 1.0, index)
-
-
 def bind(kind: str, x: Any, index: Any) -> Any:
     if kind == "tap":
         return hcb.id_tap(lambda arg, transforms: None, x, device_index=index)
     if kind == "print":
         return hcb.id_print(x, device_index=index, output_stream=io.StringIO())
     return hcb.call(lambda arg: arg, x, result_shape=x, device_index=index)
-
-
-@pytest.mark.contract("H10")
-@pytest.mark.parametrize("index", ["0", 1.0, None, (0,)], ids=repr)
-@pytest.mark.parametrize("kind", ["tap", "call"])
-def test_device_index_that_is_no_integer(kind: str, index: Any) -> None:
-    with pytest.raises(TypeError, match="device_index"):
-        bind(kind, 1.0, index)
 
 
 @pytest.mark.contract("H10")

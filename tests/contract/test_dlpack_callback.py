@@ -178,20 +178,6 @@ def test_a_function_that_writes_in_place_must_not_return() -> None:
     )
 
 
-@pytest.mark.contract("D1")
-def test_what_cannot_be_is_refused_when_it_is_made_or_traced() -> None:
-    with pytest.raises(TypeError, match=r"dlpack_callback: .*None"):
-        hcb.dlpack_callback(None, same)
-    with pytest.raises(ValueError, match="vmap_method"):
-        hcb.dlpack_callback(same, same, vmap_method="parallel")(X)
-    with pytest.raises(ValueError, match="result_shape_dtypes"):
-        hcb.dlpack_callback(same, lambda x: "float32")(X)
-    with pytest.raises(TypeError, match="int4"):
-        hcb.dlpack_callback(same, same)(jnp.zeros(8, jnp.int4))
-    with pytest.raises(ValueError, match=r"'1:0'"):
-        hcb.dlpack_callback(same, same, input_output_aliases={1: 0})(X)
-
-
 @pytest.mark.contract("D2")
 @STAGES
 def test_a_kernel_becomes_a_primitive_with_batching_and_a_derivative(stage: Any) -> None:

@@ -174,28 +174,6 @@ def test_unused_cond_before_an_inner_jit(layout: helpers.Layout, ordered: bool) 
 KINDS: dict[str, Callable[..., Any]] = {"pure": hcb.pure_callback, "io": hcb.io_callback}
 
 
-@pytest.mark.contract("X2", "X3")
-@STAGES
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_cannot_be_is_refused_before_anything_runs(kind: str, stage: Any) -> None:
-    counter, callback = Counter(), KINDS[kind]
-    wide, texts = jax.ShapeDtypeStruct((2,), np.int64), np.array(["text"])
-    wrong: list[tuple[type[Exception], str, Callable[[Any], Any]]] = [
-        (TypeError, f"{kind}_callback: callback must be callable, got 'text'", lambda x: callback("text", INT, x)),
-        (TypeError, "callback must be callable", lambda x: hcb.debug.callback(3, x)),
-        (ValueError, "result_shape_dtypes=3 does not.*'shape' and 'dtype'", lambda x: callback(counter, 3, x)),
-        (ValueError, "does not describe a result", lambda x: callback(counter, {"a": INT, "b": "int32"}, x)),
-        (ValueError, "does not describe", lambda x: callback(counter, jax.ShapeDtypeStruct((-1,), np.int32), x)),
-        (ValueError, "64-bit types.*jax_enable_x64.*ask for int32", lambda x: callback(counter, wide, x)),
-        (TypeError, r"an array or a scalar, got array.*functools.partial", lambda x: callback(counter, INT, texts)),
-        (TypeError, "must be an array or a scalar", lambda x: callback(counter, INT, x, k=np.array([None]))),
-    ]  # fmt: skip
-    for error, match, program in wrong:
-        with pytest.raises(error, match=match):
-            stage(program)(X)
-    assert values(counter.record) == []
-
-
 @pytest.mark.contract("X2", "X4")
 def test_callbacks_that_run_jax_end_on_few_and_many_devices() -> None:
     """Guards against #24255 (jnp in a callback), pmap_psum and jit_sharded_jnp: deadlocks of JAX's own."""

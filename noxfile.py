@@ -15,6 +15,8 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
+from typing import Any
 
 import nox
 
@@ -27,7 +29,7 @@ PYPROJECT = nox.project.load_toml("pyproject.toml")
 VERSION = runpy.run_path("hostcb/_version.py")["__version__"]
 
 # The oldest supported JAX on the oldest Python, and the newest JAX on newer Pythons.
-SUPPORTED = (("3.11", "jax-0.10.2"), ("3.12", "jax-newest"), ("3.13", "jax-newest"))
+SUPPORTED = (("3.11", "jax-0.10.2"), ("3.12", "jax-newest"), ("3.13", "jax-newest"), ("3.14", "jax-newest"))
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 # The Python that runs nox always exists.
 HERE_JAX = next((jax for python, jax in SUPPORTED if python == HERE), "jax-newest")
@@ -40,23 +42,22 @@ ACCELERATED_JAX = "0.10.2" if HERE == "3.11" else "0.12.0.1"
 CHOSEN = nox.project.load_toml("ci/sessions.toml")
 CELLS, TESTS, LIBRARIES = CHOSEN["cells"], CHOSEN["tests"], CHOSEN["libraries"]
 
-# What runs cells, and what makes environments of other releases.
-ENGINE = tuple(PYPROJECT["project"]["optional-dependencies"]["conformance"])
-RELEASES = tuple(PYPROJECT["project"]["optional-dependencies"]["releases"])
-
 # The platforms whose programs are lowered where there is none of them.
 LOWERED = ("cuda", "rocm", "tpu", "oneapi")
 
 # Sphinx reads the checkout by docs/conf.py, all of it anew, and takes warnings, also of unknown names, for errors.
 SITE = ("-b", "html", "-c", "docs", "-E", "-W", "--keep-going", "-n", "-q")
 
+# The distributions: the library and the conformance suite.
+PROJECTS = (".", "conformance")
+
 ZIG = "ziglang==0.16.0"
 
 
-def install(session: nox.Session, jax: str, *groups: str, extras: tuple[str, ...] = ()) -> None:
+def install(session: nox.Session, jax: str, *groups: str) -> None:
     """Install the project as a user would, with the given JAX."""
     dependencies = nox.project.dependency_groups(PYPROJECT, *groups) if groups else []
-    install_beside(session, *REQUIREMENTS[jax], *dependencies, *extras)
+    install_beside(session, *REQUIREMENTS[jax], *dependencies)
 
 
 def install_beside(session: nox.Session, *packages: str) -> None:
@@ -93,6 +94,18 @@ def tap_in_python(session: nox.Session) -> None:
     conformance(session, "cpu", "-n", "2", "--smoke", "--results", "results/in-python", "-k", CELLS["tapping"])
 
 
+def define(name: str, entry: Mapping[str, Any]) -> None:
+    """Make a session that installs the project and runs one program, as an entry of ci/sessions.toml says."""
+
+    def session_of_program(session: nox.Session) -> None:
+        install(session, entry.get("jax", HERE_JAX), *entry.get("groups", ()))
+        session.run(*shlex.split(entry["run"]), *session.posargs, env=entry.get("env"))
+
+    session_of_program.__doc__ = entry["help"]
+    tags = entry.get("tags", ())
+    nox.session(session_of_program, name=name, tags=tags, default="ci" in tags, python=entry.get("python", HERE))
+
+
 @nox.session(tags=["ci", "all"], python=HERE)
 def tests(session: nox.Session) -> None:
     """Run the tests of the library and of the suite, on the Python that runs nox."""
@@ -111,6 +124,7 @@ def tests(session: nox.Session) -> None:
             ("3.11", "jax-0.10.2", ["all"] if HERE_JAX == "jax-0.10.2" else ["all", "ci"]),
             ("3.12", "jax-newest", ["all", "ci"] if HERE_JAX == "jax-0.10.2" else ["all"]),
             ("3.13", "jax-newest", ["all"]),
+            ("3.14", "jax-newest", ["all"]),
         )
         if python != HERE
     ],
@@ -138,14 +152,6 @@ def in_python(session: nox.Session) -> None:
     tap_in_python(session)
 
 
-@nox.session(tags=["daily"], default=False, python=HERE)
-def thorough(session: nox.Session) -> None:
-    """Run the tests with all rounds of what goes wrong by chance, and programs compiled as users compile them."""
-    install(session, HERE_JAX, "test")
-    # Without the marker expression of pyproject.toml.
-    session.run("pytest", "-n", "2", "-m", "", *session.posargs, env={"HOSTCB_TESTS": "thorough"})
-
-
 @nox.session(default=False, python=HERE)
 def sanitized(session: nox.Session) -> None:
     """Run the tests of the hand-over in C, with a million taps, under gcc's sanitizers of memory and of threads."""
@@ -164,13 +170,6 @@ def sanitized(session: nox.Session) -> None:
             session.run("pytest", *(session.posargs or TESTS["handover"]), env=env)
     finally:
         session.run(*build)
-
-
-@nox.session(default=False, python=HERE)
-def examples(session: nox.Session) -> None:
-    """Run the tests of the examples with torch, which is large."""
-    install(session, HERE_JAX, "test", "torch")
-    session.run("pytest", "tests/contract/test_examples.py", *session.posargs)
 
 
 @nox.session(tags=["daily"], default=False, python=HERE)
@@ -208,14 +207,14 @@ def libraries(session: nox.Session, jax: str) -> None:
 @nox.session(name="conformance-cpu", tags=["ci", "conformance"], python=HERE)
 def conformance_cpu(session: nox.Session) -> None:
     """Run the conformance matrix on as many CPU devices as it asks for."""
-    install(session, HERE_JAX, extras=ENGINE)
+    install(session, HERE_JAX, "cells")
     conformance(session, "cpu", "-n", "3")
 
 
 @nox.session(name="conformance-lower", tags=["ci", "conformance"], python=HERE)
 def conformance_lower(session: nox.Session) -> None:
     """Lower a few cells for each platform, and check the StableHLO; needs no hardware. `-- all` lowers all cells."""
-    install(session, HERE_JAX, extras=ENGINE)
+    install(session, HERE_JAX, "cells")
     arguments = [] if session.posargs == ["all"] else session.posargs or ["--smoke"]
     for name in ("cpu", *LOWERED):
         program = ("python", "-m", "conformance", "run", "--platform", name, "--depth", "lower", "-n", "2")
@@ -287,47 +286,12 @@ def vendor(session: nox.Session) -> None:
     )
 
 
-# All of these releases have wheels for this Python.
-@nox.session(name="old-releases", tags=["ci"], python="3.11")
-def old_releases(session: nox.Session) -> None:
-    """Run a few cells on old releases of JAX, and compare with what is written down of them."""
-    install(session, "jax-0.10.2", extras=RELEASES)
-    session.run(
-        *("python", "-m", "conformance", "releases", *CHOSEN["old_releases"]),
-        *("--cell", "@ci/old_releases.txt", "--expectations", "ci/expectations/cpu-old.toml"),
-        *("--results", "results/old-releases"),
-        *session.posargs,
-    )
-
-
-@nox.session(default=False, python=HERE)
-def releases(session: nox.Session) -> None:
-    """Run cells on several releases of JAX: `-- 0.6.2 0.7.0`, or `-- 0.8.0..`, and what `releases -h` says."""
-    install(session, HERE_JAX, extras=RELEASES)
-    session.run("python", "-m", "conformance", "releases", *session.posargs)
-
-
-# Python 3.12 can install all releases of the list.
-@nox.session(name="known-bugs", default=False, python="3.12")
-def known_bugs(session: nox.Session) -> None:
-    """Run the cells of reported bugs on many releases of JAX, and make docs/known-bugs.md again."""
-    install(session, "jax-newest", extras=RELEASES)
-    session.run("python", "tests/known_bugs.py", *session.posargs)
-
-
 @nox.session(name="jax-bugs", default=False, python=HERE)
 def jax_bugs(session: nox.Session) -> None:
     """Run the programs of docs/jax-bugs, and compare with their pages; `-- jax==0.8.3` names another release."""
     # Neither hostcb nor the suite's dependencies: the programs are of JAX alone.
     session.install(*(session.posargs or REQUIREMENTS[HERE_JAX]))
     session.run("python", "tests/jax_bugs.py")
-
-
-@nox.session(tags=["daily"], default=False, python=HERE)
-def mutants(session: nox.Session) -> None:
-    """Break hostcb on purpose, and check that conformance cells catch each mutant."""
-    install(session, HERE_JAX, "test")
-    session.run("python", "-m", "conformance", "mutants", "-n", "2", *session.posargs)
 
 
 @nox.session(default=False, python=HERE)
@@ -338,52 +302,31 @@ def mutation(session: nox.Session) -> None:
     session.run("python", "-m", "mutation", "report")
 
 
-@nox.session(name="mutation-sample", tags=["ci"], python=HERE)
-def mutation_sample(session: nox.Session) -> None:
-    """Try thirty of the mutants that the last campaign killed, each with the cell or test that killed it; minutes."""
-    install(session, HERE_JAX, "test")
-    session.run("python", "-m", "mutation", "sample", "-n", "2", *session.posargs)
-
-
-def soaking(session: nox.Session, *arguments: str) -> None:
-    install(session, HERE_JAX)
-    session.run("python", "-m", "conformance", "soak", *arguments)
-
-
-@nox.session(default=False, python=HERE)
-def soak(session: nox.Session) -> None:
-    """Run programs with callbacks for an hour, and check each callback: `-- --minutes 10`, and what `soak -h` says."""
-    soaking(session, *session.posargs)
-
-
-@nox.session(name="soak-sample", tags=["daily"], default=False, python=HERE)
-def soak_sample(session: nox.Session) -> None:
-    """Run two minutes of the soak."""
-    soaking(session, "--minutes", "2", *session.posargs)
-
-
 @nox.session(tags=["ci"], python=HERE)
 def wheel(session: nox.Session) -> None:
-    """Build the wheel and the sdist, check them, install the wheel elsewhere, and try it and its types."""
+    """Build both wheels and sdists, check them, install the wheels elsewhere, and try them and the types."""
     session.install(*nox.project.dependency_groups(PYPROJECT, "build", "user-types"))
     with tempfile.TemporaryDirectory() as folder:
-        session.run("python", "-m", "build", "--outdir", folder, ".", silent=True)
+        for project in PROJECTS:
+            session.run("python", "-m", "build", "--outdir", folder, project, silent=True)
         session.run("python", "ci/try_wheel.py", folder, *REQUIREMENTS[HERE_JAX])
 
 
 @nox.session(default=False, python=HERE)
 def wheels(session: nox.Session) -> None:
-    """Build the sdist and the wheels of all platforms into dist/, and check them; the C compiler is downloaded."""
+    """Build the sdists, and the wheels of all platforms, into dist/, and check them; downloads the C compiler."""
     build = nox.project.dependency_groups(PYPROJECT, "build")
     # What a build needs is installed once, and not for each wheel: headers of the oldest jaxlib, too.
     needed = PYPROJECT["build-system"]["requires"]
     session.install(*build, *needed, "jaxlib==0.10.2", ZIG)
     zig = str(session.run("python", "-c", "import ziglang; print(*ziglang.__path__)", silent=True)).strip() + "/zig"
     shutil.rmtree("dist", ignore_errors=True)
-    session.run("python", "-m", "build", "--no-isolation", "--sdist", "--outdir", "dist", ".")
+    program = ("python", "-m", "build", "--no-isolation", "--outdir", "dist")
+    session.run(*program, "conformance")
+    session.run(*program, "--sdist", ".")
     # pip would keep the first wheel of the archive, and take it for the others.
     pip = ("python", "-m", "pip", "wheel", "-q", "--no-cache-dir", "--no-deps", "--no-build-isolation")
-    sdist = next(str(path) for path in pathlib.Path("dist").glob("*.tar.gz"))
+    sdist = next(str(path) for path in pathlib.Path("dist").glob("hostcb-*.tar.gz"))
     for platform_tag, target in CHOSEN["wheels"].items():
         env = {"ZIG_GLOBAL_CACHE_DIR": session.create_tmp(), "HOSTCB_BUILD_PLATFORM": platform_tag}
         env |= {"HOSTCB_BUILD_NATIVE": "1" if target else "0", "CC": f"{shlex.quote(zig)} cc -s -target {target}"}
@@ -420,25 +363,11 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session(tags=["ci"], python=HERE)
-def types(session: nox.Session) -> None:
-    """Check types with mypy, strictly."""
-    install(session, HERE_JAX, "types")
-    session.run("mypy", *session.posargs)
-
-
-@nox.session(tags=["ci"], python=HERE)
 def docs(session: nox.Session) -> None:
     """Build the site of the documentation into build/site; a link that leads nowhere ends it, as any warning does."""
     install(session, HERE_JAX, "docs")
     session.run("python", "tests/promises.py")
     session.run("python", "-m", "sphinx", *SITE, *session.posargs, ".", "build/site")
-
-
-@nox.session(default=False, python=HERE)
-def bisect(session: nox.Session) -> None:
-    """Find the release or the commit that changed a cell: `-- CELL --good 0.6.2 --bad 0.8.3`; see `bisect -h`."""
-    install(session, HERE_JAX, extras=RELEASES)
-    session.run("python", "-m", "conformance", "bisect", *session.posargs)
 
 
 # In a new environment, since the one of the last time has a pre-release already.
@@ -463,11 +392,8 @@ def installed(session: nox.Session) -> str:
     return str(session.run("python", "-c", program, silent=True)).strip()
 
 
-@nox.session(default=False, python=HERE)
-def bench(session: nox.Session) -> None:
-    """Measure callbacks against JAX's own, as ratios in one run; `-- --compare OLD.json` lists worse ratios."""
-    install(session, HERE_JAX)
-    session.run("python", "-m", "benchmarks", *session.posargs)
+for name, entry in CHOSEN["sessions"].items():
+    define(name, entry)
 
 
 if __name__ == "__main__":

@@ -6,26 +6,33 @@ and installs the sdist, with the C compiler that the machine has, or without one
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 import tempfile
 from pathlib import Path
 
-from check_wheels import WrongWheelError, native, the_only
-from try_wheel import Environment, try_hand_over, try_out, try_source, unpacked
+from check_wheels import LIBRARY_SDIST, WrongWheelError, native, the_only
+from try_wheel import Environment, try_hand_over, try_source, try_suite, try_without_suite, unpacked
 
 
 def main() -> None:
     dist, *requirements = sys.argv[1:]
-    sdist = the_only(Path(dist), "*.tar.gz")
+    sdist = the_only(Path(dist), LIBRARY_SDIST)
+    # The index may have this version as well; pip shall not look there.
+    files = ("--no-index", "--find-links", dist, "--only-binary", ":all:", "--no-deps")
     with tempfile.TemporaryDirectory() as folder:
         environment = Environment(Path(folder))
-        # The index may have this version as well; pip shall not look there.
-        environment.install("--no-index", "--find-links", dist, "--only-binary", "hostcb", "--no-deps", "hostcb")
-        environment.install("hostcb[conformance]", *requirements)
-        try_out(environment)
-        # Of all the machines on which this runs, each has a wheel with the library.
-        try_hand_over(environment, in_c=True)
-        print(f"a wheel of {dist} works where it is installed")
+        environment.install(*files, "hostcb")
+        environment.install("hostcb", *requirements)
+        try_without_suite(environment)
+        try_hand_over(environment, in_c=(platform.system(), platform.machine()) in native.TESTED)
+        if os.name == "posix":
+            # The suite's processes are forks, and end by signals.
+            environment.install(*files, "hostcb-conformance")
+            environment.install("hostcb-conformance")
+            try_suite(environment)
+        print(f"the wheels of {dist} work where they are installed")
         try_source(environment, unpacked(sdist, folder), native.lacks())
 
 

@@ -1,8 +1,8 @@
-"""Checks the wheel and the sdist in a folder, as a user gets them: `python ci/try_wheel.py DIST REQUIREMENT...`.
+"""Checks the wheels and the sdists in a folder, as a user gets them: `python ci/try_wheel.py DIST REQUIREMENT...`.
 
-The wheel is installed in an empty environment, with these requirements beside it, and tried outside of the checkout;
-so are its types.
-Then pip installs the sdist over it: with a C compiler, without one, and where the native extension is not wanted.
+The wheel of hostcb is installed in an empty environment, with these requirements beside it, and tried outside of the
+checkout; so are its types. Then the wheel of the conformance suite is installed, and runs cells.
+Last, pip installs the sdist of hostcb: with a C compiler, without one, and where the native extension is not wanted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import check_types
-from check_wheels import CHECKOUT, check_sdist, check_wheel, expect, native, platform_of, the_only
+from check_wheels import (
+    CHECKOUT,
+    LIBRARY_SDIST,
+    LIBRARY_WHEEL,
+    SUITE_WHEEL,
+    check_sdists,
+    check_suite,
+    check_wheel,
+    expect,
+    native,
+    platform_of,
+    the_only,
+)
 
 with (CHECKOUT / "pyproject.toml").open("rb") as file:
     BUILD_TOOLS: list[str] = tomllib.load(file)["build-system"]["requires"]
@@ -66,14 +78,15 @@ class Environment:
     """An empty environment, in a folder outside of the checkout."""
 
     def __init__(self, folder: Path) -> None:
-        venv.create(folder / "environment", symlinks=os.name != "nt")
-        self.programs = folder / "environment" / ("Scripts" if os.name == "nt" else "bin")
+        self.folder = folder / "environment"
+        venv.create(self.folder, symlinks=os.name != "nt")
+        self.programs = self.folder / ("Scripts" if os.name == "nt" else "bin")
         self.work = folder / "work"
         self.work.mkdir()
 
     def install(self, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
         """Install with the pip of this process, and without compiling bytecode, which saves half of the time."""
-        pip = (sys.executable, "-m", "pip", "--python", str(self.programs / "python"))
+        pip = (sys.executable, "-m", "pip", "--python", str(self.folder))
         command = [*pip, "install", "--no-compile", *arguments]
         env = os.environ | (variables or {})
         ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -103,9 +116,14 @@ class Environment:
         return subprocess.run(command, cwd=self.work, env=variables, capture_output=True, text=True, check=False)
 
 
-def try_out(environment: Environment) -> None:
-    expect("No module named 'conformance'" in environment.fails("python", "-c", "import conformance"), "another error")
+def try_without_suite(environment: Environment) -> None:
+    """Check that hostcb alone brings neither the conformance suite nor what that needs."""
+    for name in ("conformance", "hostcb_conformance", "pytest"):
+        said = environment.fails("python", "-c", f"import {name}")
+        expect(f"No module named '{name}'" in said, f"`import {name}` fails in another way:\n{said}")
 
+
+def try_suite(environment: Environment) -> None:
     suite = "hostcb-conformance"
     expect(environment.run(suite, "--help").startswith(f"usage: {suite} "), "the help names another command")
     listed = environment.run(suite, "list", "--smoke").splitlines()
@@ -165,23 +183,25 @@ def unpacked(sdist: Path, folder: str) -> Path:
 
 
 def main() -> None:
-    dist, *requirements = sys.argv[1:]
-    built, sdist = the_only(Path(dist), "*.whl"), the_only(Path(dist), "*.tar.gz")
+    dist, requirements = Path(sys.argv[1]), sys.argv[2:]
+    built, suite, sdist = (the_only(dist, pattern) for pattern in (LIBRARY_WHEEL, SUITE_WHEEL, LIBRARY_SDIST))
     why_not = native.lacks()
     print(f"{built.name}: {check_wheel(built)}")
-    print(f"{sdist.name}: {check_sdist(sdist)}")
+    print(f"{suite.name}: {check_suite(suite)}")
+    print(*check_sdists(dist), sep="\n")
     expect((platform_of(built) == "any") == (why_not is not None), f"{built.name} was built, but: {why_not}")
     with tempfile.TemporaryDirectory() as folder:
         environment = Environment(Path(folder))
-        wheel = f"hostcb[conformance] @ {built.resolve().as_uri()}"
-        environment.install(wheel, *BUILD_TOOLS, *requirements)
-        try_out(environment)
+        environment.install(str(built), *requirements)
+        try_without_suite(environment)
         try_old_program(environment)
         try_hand_over(environment, in_c=why_not is None)
         state = environment.run("python", "-m", "hostcb")
         expect((IN_C if why_not is None else IN_PYTHON) in state, f"`python -m hostcb` says:\n{state}")
         check_types.check(environment.programs / "python", environment.work)
-        print(f"{built.name} works where it is installed")
+        environment.install(str(suite), *BUILD_TOOLS)
+        try_suite(environment)
+        print(f"{built.name} and {suite.name} work where they are installed")
         source = unpacked(sdist, folder)
         if why_not is None:
             try_source(environment, source, None)

@@ -19,7 +19,7 @@ from ._api.stats import stats  # noqa: E402
 from ._api.trace import trace  # noqa: E402
 from ._compat import UnknownJaxError, UnknownJaxWarning  # noqa: E402
 from ._compat import registry as _registry  # noqa: E402
-from ._errors.failures import CallbackException, TapFunctionException  # noqa: E402
+from ._errors.callback_exception import CallbackException, TapFunctionException  # noqa: E402
 from ._installation import switch as _switch  # noqa: E402
 from ._installation.switch import install, installed, uninstall  # noqa: E402
 from ._runtime import exiting as _exiting  # noqa: E402, F401

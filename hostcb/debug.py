@@ -11,6 +11,7 @@ from ._api.formatting import FormatPrinter, check_format
 from ._api.jax_arrays import as_asked
 from ._errors.frames import leave_out_frames, leaving_out_frames
 from ._primitive.binding import bind, is_no_value
+from ._spec.failure_policy import OnError, check_policy
 from ._spec.kinds import DEBUG, ORDERED_DEBUG, ORDERED_PRINT, PRINT
 from ._spec.naming import check_callable, shown
 
@@ -52,7 +53,9 @@ def callback(callback: Callable[..., object], *args: Any, partitioned: bool, **k
 
 
 @overload
-def callback(*, ordered: bool = False, partitioned: bool = False) -> Callable[..., None]: ...
+def callback(
+    *, ordered: bool = False, partitioned: bool = False, on_error: OnError | None = None
+) -> Callable[..., None]: ...
 
 
 # The options are no arguments of the function, which mypy cannot know.
@@ -78,16 +81,20 @@ def callback(  # type: ignore[misc]
         ordered: keep the program's order on each device, together with `id_tap`, `call` and ordered `io_callback`s.
         partitioned: under jit over a mesh, call on each device with its shard, rather than once with the whole
             operands, for which JAX has to gather them.
-        **kwargs: keyword arguments for the function, handled like `args`.
+        **kwargs: keyword arguments for the function, handled like `args`. In the second way alone there is one more
+            option: `callback(on_error="log")(function, *args)`. With a policy of `id_tap`, a failure does not end the
+            computation.
 
     Returns:
         None; without `callback`, a function that takes the callback and its arguments.
 
     Raises:
         TypeError: `callback` is not callable, or there are arguments without a callback.
+        ValueError: `on_error` is unknown.
         NotImplementedError: ordered in a `shard_map` that leaves some mesh axes to the compiler, or ordered and
             partitioned under jit over a mesh.
-        jax.errors.JaxRuntimeError: when the computation runs, if the function raises. `barrier_wait` reports it too.
+        jax.errors.JaxRuntimeError: when the computation runs, if the function raises and there is no `on_error`.
+            `barrier_wait` reports it too.
 
     Follows X4. Example:
 
@@ -101,8 +108,19 @@ def callback(  # type: ignore[misc]
     def bind_callback(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         kind = ORDERED_DEBUG if ordered else DEBUG
         check_callable(function, kind.name, "callback")
-        bind(kind, as_asked(function), (args, kwargs), is_static=is_no_value, partitioned=bool(partitioned))
+        if on_error is not None:
+            check_policy(kind, function, on_error)
+        bind(
+            kind,
+            as_asked(function),
+            (args, kwargs),
+            is_static=is_no_value,
+            partitioned=bool(partitioned),
+            on_error=on_error,
+        )
 
+    # In the one-call form all keyword arguments but JAX's are the function's.
+    on_error = kwargs.pop("on_error", None) if callback is None else None
     try:
         if callback is not None:
             bind_callback(callback, *args, **kwargs)
@@ -127,7 +145,11 @@ def print(  # noqa: A001 - JAX's name
 
 @overload
 def print(  # noqa: A001 - JAX's name
-    *, ordered: bool = False, partitioned: bool = False, skip_format_check: bool = False
+    *,
+    ordered: bool = False,
+    partitioned: bool = False,
+    skip_format_check: bool = False,
+    on_error: OnError | None = None,
 ) -> Callable[Concatenate[str, ...], None]: ...
 
 
@@ -151,15 +173,15 @@ def print(  # noqa: A001
         partitioned: as for `debug.callback`.
         skip_format_check: do not check while tracing that the arguments match. Then the arguments of a string without
             fields are printed after it.
-        **kwargs: values for `fmt` by name.
+        **kwargs: values for `fmt` by name; in the two-call form also `on_error`, as for `debug.callback`.
 
     Returns:
         None; without `fmt`, a function that takes the format string and its arguments.
 
     Raises:
         TypeError: `fmt` is no string, or there are arguments without a format string.
-        ValueError: the string is malformed or does not match the arguments; where an argument is missing, the error is
-            an `IndexError` or a `KeyError` too. Raised while tracing.
+        ValueError: `on_error` is unknown, or the string is malformed or does not match the arguments; where an argument
+            is missing, the error is an `IndexError` or a `KeyError` too. Raised while tracing.
         NotImplementedError: as for `debug.callback`.
 
     Follows X4. Example:
@@ -178,8 +200,11 @@ def print(  # noqa: A001
             check_format(fmt, args, kwargs)
         printer = FormatPrinter(fmt, tuple(np.get_printoptions().items()))
         kind = ORDERED_PRINT if ordered else PRINT
-        bind(kind, printer, (args, kwargs), is_static=is_no_value, partitioned=bool(partitioned))
+        if on_error is not None:
+            check_policy(kind, printer, on_error)
+        bind(kind, printer, (args, kwargs), is_static=is_no_value, partitioned=bool(partitioned), on_error=on_error)
 
+    on_error = kwargs.pop("on_error", None) if fmt is None else None
     try:
         if fmt is not None:
             bind_print(fmt, *args, **kwargs)

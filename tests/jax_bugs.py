@@ -2,7 +2,7 @@
 """The reports of docs/jax-bugs/: a page and a program of JAX alone for each bug, and what the program does where it is.
 
 Run as a program, it tries all of them with the installed JAX, and says which do not what their page says; with
-`--write` it puts the programs and their versions into the pages instead.
+`--write` it puts the table into the first page instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from conformance.spec.versions import version_matches  # noqa: E402
 
 FOLDER = PROJECT / "docs" / "jax-bugs"
 INDEX = FOLDER / "README.md"
-EXPECTATIONS = PROJECT / "ci" / "expectations"
+EXPECTATIONS = PROJECT / "conformance" / "expectations" / "platforms"
 COMMAND = "python tests/jax_bugs.py"
 
 ABSENT, UNTESTABLE = "absent", "cannot be tested"
@@ -39,7 +39,6 @@ OUTCOMES = {0: ABSENT, 1: "fail", 125: UNTESTABLE, None: "hang"}
 DEADLINE = 120.0
 
 _HEADER = re.compile(r"<!--\n(.*?)-->\n\n# ([^\n]+)\n", re.DOTALL)
-_PROGRAM = re.compile(r"(?<=\n```python\n).*?(?=```\n)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Report:
 
     @property
     def link(self) -> str:
-        """As an entry of `ci/expectations` has it."""
+        """As an entry of `conformance/expectations/platforms` has it."""
         return self.page.relative_to(PROJECT).as_posix()
 
     def affects(self, jax: str) -> bool:
@@ -134,11 +133,6 @@ def run(chosen: Sequence[Report], jax: str) -> list[Ended]:
     return [Ended(*pair) for pair in json.loads(ended.stdout)]
 
 
-def with_program(page: str, program: str) -> str:
-    """The text of a page with this program in its first block of Python."""
-    return _PROGRAM.sub(lambda _: program, page, count=1)
-
-
 def with_table(page: str, lines: Iterable[str]) -> str:
     """The text of the first page with these lines as its table."""
     return re.sub(r"(?m)(^\|.*\n)+", lambda _: "".join(f"{line}\n" for line in lines), page, count=1)
@@ -170,10 +164,6 @@ def entries_by_link() -> dict[str, list[str]]:
 
 def main(arguments: Sequence[str]) -> int:
     if arguments == ["--write"]:
-        for report in reports():
-            text = report.page.read_text(encoding="utf-8")
-            program = report.program.read_text(encoding="utf-8")
-            report.page.write_text(with_program(text, program), encoding="utf-8")
         INDEX.write_text(with_table(INDEX.read_text(encoding="utf-8"), table()), encoding="utf-8")
         return 0
     if unknown := [name for name in arguments if name not in [report.name for report in reports()]]:

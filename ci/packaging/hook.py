@@ -1,4 +1,4 @@
-"""The build hook: the native extension where there is a C compiler, `HOSTCB_INSTALL`, no copy of the suite."""
+"""The build hook of the library: the native extension where there is a C compiler, and files for `HOSTCB_INSTALL`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ sys.path.insert(0, os.path.dirname(__file__))
 
 import native
 
-
-def startup(root: str) -> dict[str, str]:
-    """Return the files for `HOSTCB_INSTALL=1`, which lie beside the packages, by their place in the wheel."""
-    return {f"{root}/ci/startup/{name}": name for name in ("_hostcb_startup.py", "hostcb_startup.pth")}
+# The files for `HOSTCB_INSTALL=1`, which lie beside the package.
+STARTUP = ("_hostcb_startup.py", "hostcb_startup.pth")
 
 
 class Hook(BuildHookInterface):  # type: ignore[type-arg]
@@ -24,12 +22,9 @@ class Hook(BuildHookInterface):  # type: ignore[type-arg]
         return [f"jaxlib>={native.OLDEST_JAXLIB}"] if native.lacks() is None and native.headers() is None else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if version == "editable":
-            # Edits would not reach a copy.
-            module = f"{self.root}/ci/editable/hostcb_conformance.py"
-            build_data["force_include_editable"] = {module: "hostcb_conformance/__init__.py", **startup(self.root)}
-        else:
-            build_data["force_include"].update(startup(self.root))
+        files = {f"{self.root}/ci/startup/{name}": name for name in STARTUP}
+        build_data["force_include"] |= files
+        build_data["force_include_editable"] = files
         try:
             library = native.build()
         except native.NotBuiltError as error:

@@ -24,7 +24,7 @@ def add_parser(commands: Any) -> None:
         [
             "before after",
             "before after --only-common -k ordered",
-            "results --implementation jax --implementation hostcb --only-common",
+            "results --implementation jax --implementation hostcb",
             "before after laptop=results",
         ],
         {
@@ -37,7 +37,8 @@ def add_parser(commands: Any) -> None:
         "results", nargs="+", metavar="[NAME=]DIR", help="what `run --results` was given; each is a column"
     )
     add_implementations(
-        parser.add_argument, "a column for this implementation, whose cells match by their ids without it; repeat it"
+        parser.add_argument,
+        "a column for this implementation; repeat it. Only cells that all of them have are shown then",
     )
     add_patterns(parser.add_argument)
     parser.add_argument(
@@ -50,10 +51,12 @@ def add_parser(commands: Any) -> None:
 def main(options: argparse.Namespace) -> int:
     results = {name: load_results(folder) for name, folder in _named(options.results).items()}
     columns = sides(results, options.implementations, options.patterns)
+    # Implementations have many cells that others cannot have.
+    only_common = options.only_common or len(options.implementations) > 1
     if len(columns) > 2:
-        print(comparison(columns, only_common=options.only_common).markdown(), end="")
+        print(comparison(columns, only_common=only_common).markdown(), end="")
         return 0
-    found = difference(*columns, only_common=options.only_common)
+    found = difference(*columns, only_common=only_common)
     print(found)
     return WORSE if found.worse else 0
 

@@ -22,8 +22,8 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
         "expect",
-        "Print a run's new failures as entries to paste into ci/expectations/PLATFORM.toml, and say which cells of\n"
-        "entries there do something else now.",
+        "Print a run's new failures as entries to paste into the platform's file of known failures, and say which\n"
+        "cells of entries there do something else now.",
         ["results"],
         {0: "printed", 2: "no results"},
     )
@@ -62,8 +62,9 @@ def entries(run: RunRecord, since: str, *, whole: bool) -> Iterator[str]:
         yield f"verdict = {_quoted(first.verdict)}"
         yield from [f"stage = {_quoted(first.stage)}"] if first.stage else []
         yield from [f"jax = {_quoted(from_version(version))}"] if version else []
-        # A run refuses an entry without them: only a person knows the reason of a failure.
-        yield from ('reason = ""', 'link = ""', f"since = {_quoted(since)}")
+        # A run refuses an entry without them: only a person knows the reason of a failure that the CPU does not have.
+        reason, link = (" ".join(first.on_cpu.reason.split()), first.on_cpu.link) if first.on_cpu else ("", "")
+        yield from (f"reason = {_quoted(reason)}", f"link = {_quoted(link)}", f"since = {_quoted(since)}")
 
 
 def _words(cell: CellRecord) -> str:
@@ -72,10 +73,10 @@ def _words(cell: CellRecord) -> str:
 
 def _groups(cells: Iterable[CellRecord]) -> list[list[CellRecord]]:
     """One group for each cause that the platform names, or for each callback and way to fail."""
-    groups: dict[tuple[str, str, str, str | None], list[CellRecord]] = {}
+    groups: dict[tuple[object, ...], list[CellRecord]] = {}
     for cell in cells:
         whose = ("", cell.cause) if cell.cause else (cell.implementation, cell.callback)
-        groups.setdefault((*whose, cell.verdict, cell.stage), []).append(cell)
+        groups.setdefault((*whose, cell.verdict, cell.stage, cell.on_cpu), []).append(cell)
     return [*groups.values()]
 
 

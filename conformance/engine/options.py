@@ -252,7 +252,7 @@ def add_running(add: AddOption) -> None:
         "--expectations",
         type=Path,
         metavar="FILE",
-        help="file of known failures; by default ci/expectations/PLATFORM.toml",
+        help="file of known failures; by default conformance/expectations/platforms/PLATFORM.toml",
     )
     add(
         "-n",

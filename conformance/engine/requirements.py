@@ -19,7 +19,9 @@ def require_distributed() -> None:
     """Report that the client of a Dask cluster is missing."""
     require_pytest(1)
     if importlib.util.find_spec("distributed") is None:
-        raise MissingRequirementError("a Dask cluster needs the package distributed: pip install 'hostcb[distributed]'")
+        raise MissingRequirementError(
+            "a Dask cluster needs the package distributed: pip install 'hostcb-conformance[distributed]'"
+        )
 
 
 def require_pytest(workers: int) -> None:

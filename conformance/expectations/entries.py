@@ -15,10 +15,8 @@ from ..spec.depths import Depth
 from ..spec.errors import CommandError
 from ..spec.versions import SpecifierError, version_matches
 
-_OF_THE_WHEEL = Path(__file__).with_name("platforms")
-_OF_THE_CHECKOUT = Path(__file__).parents[2] / "ci" / "expectations"
-EXPECTATIONS = _OF_THE_WHEEL if _OF_THE_WHEEL.is_dir() else _OF_THE_CHECKOUT
-"""The folder with a file of known failures for each platform: a wheel has a copy of the checkout's."""
+EXPECTATIONS = Path(__file__).with_name("platforms")
+"""The folder with a file of known failures for each platform."""
 
 _REQUIRED = ("cells", "verdict", "reason", "link", "since")
 _OPTIONAL = ("stage", "jax", "intermittent")

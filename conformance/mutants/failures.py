@@ -173,7 +173,7 @@ MUTANTS = (
         "swallowed_by_tap",
         "nobody hears of a tap that raises",
         _swallowed_by_tap,
-        ("id_tap/case.raises.jit/cpu-8dev", "debug_callback/case.raises_unseen.jit/cpu-8dev"),
+        ("id_tap/case.tap_raises.jit/cpu-8dev", "debug_callback/case.raises_unseen.jit/cpu-8dev"),
         _SWALLOWED_BY_BARRIER,
     ),
     Mutant(
@@ -222,21 +222,21 @@ MUTANTS = (
         "never_forgotten",
         "the barrier reports a failure for ever",
         _never_forgotten,
-        ("id_tap/case.raises.jit/cpu-8dev", "call/case.raises.jit/cpu-8dev"),
+        ("id_tap/case.tap_raises.jit/cpu-8dev", "call/case.raises.jit/cpu-8dev"),
         at(Stage.BARRIER, "stale error"),
     ),
     Mutant(
         "barrier_says_nothing",
         "the barrier waits, and reports no failure",
         _barrier_says_nothing,
-        ("id_tap/case.raises.*", "call/case.raises.jit/cpu-8dev"),
+        ("id_tap/case.tap_raises.*", "call/case.raises.jit/cpu-8dev"),
         _SWALLOWED_BY_BARRIER,
     ),
     Mutant(
         "text_lost",
         "errors do not say what the callback raised",
         _text_lost,
-        ("id_tap/case.raises.jit/cpu-8dev", "pure_callback/case.raises.jit/cpu-8dev"),
+        ("id_tap/case.tap_raises.jit/cpu-8dev", "pure_callback/case.raises.jit/cpu-8dev"),
         (*at(Stage.BARRIER, "poor error"), *at(Stage.DISPATCH, "poor error")),
     ),
     Mutant(
@@ -250,7 +250,7 @@ MUTANTS = (
         "quits_after_failure",
         "after a tap has raised no tap runs",
         _quits_after_failure,
-        ("id_tap/case.raises.jit/cpu-8dev",),
+        ("id_tap/case.tap_raises.jit/cpu-8dev",),
         at(Stage.CALLBACK, "lost"),
     ),
     Mutant(

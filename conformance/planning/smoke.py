@@ -8,7 +8,7 @@ from .cells import CaseCell, Cell, Plan, ProgramCell
 from .selection import row_of
 
 CASES = (
-    "id_tap/case.raises.jit",
+    "id_tap/case.tap_raises.jit",
     "call/case.raises.jit",
     "io_callback/case.raises.jit",
 )

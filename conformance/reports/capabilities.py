@@ -12,9 +12,12 @@ from typing import Any
 from ..oracle.verdicts import Verdict
 from ..spec.capabilities import Shown, capabilities, shown_by
 from ..spec.depths import Depth
+from ..spec.external_callbacks import OWN_FUNCTIONS, callbacks_of_jax
 
 MOST_NAMED = 3
 """So many cells of a failed claim are named; the JSON has all."""
+
+_OF_HOSTCB_ALONE = OWN_FUNCTIONS - {callback.function for callback in callbacks_of_jax()}
 
 _SHOW_NOTHING = {Verdict.MISSING.value, Verdict.HARNESS_ERROR.value}
 
@@ -48,7 +51,8 @@ class Observed:
     @property
     def answer(self) -> str:
         if not self.cells:
-            return "not tested"
+            alone = self.implementation == "jax" and self.name in _OF_HOSTCB_ALONE
+            return "of hostcb alone" if alone else "not tested"
         return "partly" if self.passed and self.failed else "no" if self.failed else "yes"
 
     @property

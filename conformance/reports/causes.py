@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..oracle.verdicts import Verdict
-from .results import CellRecord
+from .results import CellRecord, RunRecord
+from .table import several
 
 FIRST_WORDS = 6
 """So many words of a witness distinguish causes; its numbers differ from cell to cell."""
@@ -21,6 +23,8 @@ class Group:
     """Cells with the same cause, of which the first is the example that reports show."""
 
     cells: tuple[CellRecord, ...]
+    notes: tuple[str, ...]
+    """What says whose failure it is: the platform's, an implementation's, or one that the CPU has, too."""
 
     @property
     def example(self) -> CellRecord:
@@ -46,12 +50,34 @@ class Group:
         return first if len(self.cells) == 1 else f"{len(self.cells)} cells, {first} for one"
 
 
-def grouped(cells: Iterable[CellRecord]) -> list[Group]:
-    """The groups, the largest first; cells that never ran come last."""
+def grouped(run: RunRecord) -> list[Group]:
+    """The groups of a run's unexpected results, the largest first; cells that never ran come last."""
     found: dict[tuple[str, ...], list[CellRecord]] = {}
-    for cell in cells:
+    for cell in run.unexpected:
         words = re.findall(r"[^\W\d]+", cell.witness.strip().partition("\n")[0])[:FIRST_WORDS]
-        own = (cell.status.value, cell.headline, cell.anomaly, *words)
+        own = (cell.status.value, cell.headline, cell.anomaly, cell.on_cpu.reason if cell.on_cpu else "", *words)
         found.setdefault((cell.cause,) if cell.cause else own, []).append(cell)
-    groups = [Group(tuple(cells)) for cells in found.values()]
+    results = {cell.id: cell for cell in run.cells}
+    groups = [Group(tuple(cells), tuple(_notes(cells, results))) for cells in found.values()]
     return sorted(groups, key=lambda group: (group.example.verdict == Verdict.MISSING.value, -len(group.cells)))
+
+
+def _notes(cells: list[CellRecord], results: Mapping[str, CellRecord]) -> Iterator[str]:
+    if on_cpu := cells[0].on_cpu:
+        yield f"known on the CPU: {' '.join(on_cpu.reason.split())} {on_cpu.link}"
+    if cells[0].verdict == Verdict.MISSING.value:
+        return
+    implementations = dict.fromkeys(cell.implementation for cell in results.values())
+    for one in dict.fromkeys(cell.implementation for cell in cells):
+        own = [cell for cell in cells if cell.implementation == one]
+        for other in implementations:
+            if other != one:
+                seen = Counter(_seen(results.get(other + cell.id.removeprefix(one))) for cell in own)
+                same = ", ".join(f"{count} {words}" for words, count in seen.most_common())
+                yield f"{one}: {several(len(own), 'cell')}. The same with {other}: {same}."
+
+
+def _seen(cell: CellRecord | None) -> str:
+    if cell is None or cell.verdict == Verdict.MISSING.value:
+        return "not run"
+    return "passed" if cell.passed else "failed"

@@ -57,7 +57,7 @@ def sides(
     if len(found) < 2:
         raise NothingToCompareError(
             f"a comparison needs two columns, and there is {next(iter(found))!r} alone: name another results folder,"
-            " or use --implementation"
+            " or another --implementation"
         )
     return [*found.values()]
 

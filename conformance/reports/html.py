@@ -76,8 +76,8 @@ def _page_data(runs: Sequence[RunRecord]) -> dict[str, Any]:
                 "capabilities": _capabilities_data(run),
                 "claims": [claim.sentence for claim in run.claims],
                 "causes": [
-                    {"title": group.title, "cells": [cell.id for cell in group.cells]}
-                    for group in grouped(run.unexpected)
+                    {"title": group.title, "notes": group.notes, "cells": [cell.id for cell in group.cells]}
+                    for group in grouped(run)
                 ],
                 "environment": {
                     topology: {name: str(value) for name, value in info.items()}

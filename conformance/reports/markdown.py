@@ -28,7 +28,7 @@ def _run(run: RunRecord) -> Iterable[str]:
     yield ""
     yield from (f"- {name}: {text(value)}" for name, value in run.facts.items() if value)
     yield from _problems(run)
-    yield from _unexpected(run.unexpected)
+    yield from _unexpected(run)
     yield from _capabilities(run)
     yield from _repeated(run.cells)
     yield from _matrices(run.cells)
@@ -62,17 +62,19 @@ def _problems(run: RunRecord) -> Iterable[str]:
             yield from fenced(problem)
 
 
-def _unexpected(cells: Sequence[CellRecord]) -> Iterable[str]:
+def _unexpected(run: RunRecord) -> Iterable[str]:
     """Each cause with its cells, and the witness of the first."""
-    groups = grouped(cells)
+    groups = grouped(run)
     if not groups:
         return
-    yield from ("", f"## Unexpected: {len(cells)}, for {several(len(groups), 'cause')}")
+    yield from ("", f"## Unexpected: {len(run.unexpected)}, for {several(len(groups), 'cause')}")
     for group in groups[:MOST_SHOWN]:
         yield from ("", f"**{text(group.title)}**: {several(len(group.cells), 'cell')}", "")
         others = [cell.id for cell in group.cells[1:MOST_SHOWN]]
         rest = [f"... and {len(group.cells) - MOST_SHOWN} more cells"] if len(group.cells) > MOST_SHOWN else []
         command = f"$ {group.example.reproduce}"
+        if group.notes:
+            yield from (*(f"- {text(note)}" for note in group.notes), "")
         yield from fenced("\n".join([*group.witness, command, *others, *rest]))
     if len(groups) > MOST_SHOWN:
         yield from ("", f"and {len(groups) - MOST_SHOWN} more causes.")

@@ -19,6 +19,7 @@ from ..spec.platforms import platform_named
 from .capabilities import Claim, Observed, Result, judged_claims, observed
 from .exit_codes import AS_EXPECTED_AT, NOTHING_RAN, exit_code
 from .files import write_results
+from .on_cpu import known_on_cpu
 from .provenance import Provenance
 from .results import SCHEMA_VERSION, RunRecord, record_of
 from .terminal import summary
@@ -40,6 +41,11 @@ class CellResult:
     """What several runs of the cell have shown, if several were asked for."""
 
     @property
+    def on_cpu(self) -> Expectation | None:
+        """For a failure without an entry: the known failure of JAX's CPU that it is."""
+        return known_on_cpu(self.cell.id, self.outcome) if self.status is ExpectationStatus.UNEXPECTED else None
+
+    @property
     def reproduce(self) -> str:
         cells = (*self.preceding_cells, self.cell.id)
         options = " -n 1" if self.preceding_cells else ""
@@ -57,6 +63,7 @@ class CellResult:
             "status": self.status.value,
             "expected": self.expected,
             "known": _known(self.entry) if self.entry else None,
+            **({"on_cpu": _known(on_cpu)} if (on_cpu := self.on_cpu) else {}),
             "attempts": self.attempts,
             **({"preceding_cells": list(self.preceding_cells)} if self.preceding_cells else {}),
             "reproduce": self.reproduce,

@@ -69,6 +69,8 @@ class CellRecord:
     status: ExpectationStatus
     expected: str
     known: Known | None
+    on_cpu: Known | None
+    """The known failure of JAX's CPU that an unexpected failure on another platform is."""
     attempts: int
     reproduce: str
     repetition: Repetition | None = None
@@ -294,7 +296,6 @@ def check_schema(name: str, data: Mapping[str, Any]) -> None:
 def _cell(data: dict[str, Any]) -> CellRecord:
     if data["id"].count("/") != 3:
         raise ValueError(f"{data['id']!r} is no cell id")
-    known = data["known"]
     expected = str(data["expected"])
     return CellRecord(
         id=data["id"],
@@ -308,7 +309,8 @@ def _cell(data: dict[str, Any]) -> CellRecord:
         evidence=tuple((int(sequence), int(number)) for sequence, number in data["evidence"]),
         status=ExpectationStatus(data["status"]),
         expected=expected,
-        known=Known(expected, str(known["reason"]), str(known["link"]), bool(known["intermittent"])) if known else None,
+        known=_known(expected, data["known"]),
+        on_cpu=_known(str(data["verdict"]), data.get("on_cpu")),
         attempts=int(data["attempts"]),
         reproduce=str(data["reproduce"]),
         repetition=Repetition.from_json(data["repeated"]) if data.get("repeated") else None,
@@ -316,6 +318,12 @@ def _cell(data: dict[str, Any]) -> CellRecord:
         refused=bool(data.get("refused")),
         shown=str(data.get("shown", "")),
     )
+
+
+def _known(verdict: str, entry: dict[str, Any] | None) -> Known | None:
+    if not entry:
+        return None
+    return Known(verdict, str(entry["reason"]), str(entry["link"]), bool(entry["intermittent"]))
 
 
 def _event(data: dict[str, Any]) -> EventRecord:

@@ -32,11 +32,12 @@ def summary(
 
 
 def _before(run: RunRecord, known: bool) -> Iterator[str]:
-    groups = grouped(run.unexpected)
+    groups = grouped(run)
     for group in groups[:MOST_CAUSES]:
         kind, _, rest = group.title.partition(":")
         yield in_a_line(f"{kind.upper()}:{rest}: {group.where}")
         yield from (f"    {line}" for line in group.witness)
+        yield from (f"    {in_a_line(note)}" for note in group.notes)
         yield f"    {command_here(group.example.reproduce)}"
     if len(groups) > MOST_CAUSES:
         yield f"... and {len(groups) - MOST_CAUSES} more causes, which the page has"

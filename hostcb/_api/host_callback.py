@@ -14,6 +14,7 @@ from .._primitive.binding import bind, is_no_array, repeated_tap
 from .._primitive.primitive import host_callback_p
 from .._primitive.shape_functions import results_of
 from .._spec import flags
+from .._spec.failure_policy import OnError, check_policy
 from .._spec.kinds import CALL, PRINTING_TAP, TAP
 from .._spec.naming import check_callable, shown
 from .._spec.placement import position
@@ -24,6 +25,8 @@ from .printing import Printer, as_pytree
 if TYPE_CHECKING:
     from .type_hints import CallWithDevice, R, Refused, Shape, Stream, T, Tap, TapWithDevice, Transforms
 
+_BARRIER: OnError = "barrier"
+
 
 @overload
 def id_tap(
@@ -33,30 +36,57 @@ def id_tap(
     result: object = None,
     tap_with_device: bool = False,
     device_index: int = 0,
+    on_error: OnError = "barrier",
 ) -> Refused: ...
 
 
 @overload
 def id_tap(
-    tap_func: Tap, arg: T, *, result: None = None, tap_with_device: Literal[False] = False, device_index: int = 0
+    tap_func: Tap,
+    arg: T,
+    *,
+    result: None = None,
+    tap_with_device: Literal[False] = False,
+    device_index: int = 0,
+    on_error: OnError = "barrier",
 ) -> T: ...
 
 
 @overload
 def id_tap(
-    tap_func: Tap, arg: object, *, result: R, tap_with_device: Literal[False] = False, device_index: int = 0
+    tap_func: Tap,
+    arg: object,
+    *,
+    result: R,
+    tap_with_device: Literal[False] = False,
+    device_index: int = 0,
+    on_error: OnError = "barrier",
 ) -> R: ...
 
 
 # A function for either value takes the device.
 @overload
 def id_tap(
-    tap_func: TapWithDevice, arg: T, *, result: None = None, tap_with_device: bool, device_index: int = 0
+    tap_func: TapWithDevice,
+    arg: T,
+    *,
+    result: None = None,
+    tap_with_device: bool,
+    device_index: int = 0,
+    on_error: OnError = "barrier",
 ) -> T: ...
 
 
 @overload
-def id_tap(tap_func: TapWithDevice, arg: object, *, result: R, tap_with_device: bool, device_index: int = 0) -> R: ...
+def id_tap(
+    tap_func: TapWithDevice,
+    arg: object,
+    *,
+    result: R,
+    tap_with_device: bool,
+    device_index: int = 0,
+    on_error: OnError = "barrier",
+) -> R: ...
 
 
 def id_tap(
@@ -66,6 +96,7 @@ def id_tap(
     result: Any = None,
     tap_with_device: bool = False,
     device_index: int = 0,
+    on_error: OnError = "barrier",
 ) -> Any:
     """Return `arg`, and send its value to `tap_func` on the host.
 
@@ -81,6 +112,9 @@ def id_tap(
         result: if given, what `id_tap` returns in place of `arg`. It is not sent to the host.
         tap_with_device: pass `device=`, the `jax.Device` that the value comes from.
         device_index: under `jit` over a mesh, which of its devices hands over the (whole) value.
+        on_error: what happens after `tap_func` has raised. In each case the failure is logged and the computation goes
+            on. "barrier": the next `barrier_wait` raises it. "next_dispatch": the next dispatch of a program with
+            callbacks raises it, in any thread, or else a barrier. "log": nothing raises it.
 
     Returns:
         `arg`, or `result` if given.
@@ -88,7 +122,7 @@ def id_tap(
     Raises:
         TypeError: `tap_func` is not callable or takes other arguments, or `arg` has an array that no device
             can hold.
-        ValueError: `device_index` is negative, or the computation has fewer devices.
+        ValueError: `device_index` is negative, the computation has fewer devices, or `on_error` is unknown.
         NotImplementedError: used in a `shard_map` that leaves some mesh axes to the compiler.
 
     Follows H1, and H4 to H7 under transformations. Example:
@@ -102,7 +136,7 @@ def id_tap(
     """
     try:
         _warn_of_ad_transforms()
-        if type(device_index) is int and device_index == 0 and tap_with_device is False:
+        if type(device_index) is int and device_index == 0 and tap_with_device is False and on_error is _BARRIER:
             callback = repeated_tap(TAP, tap_func, arg)
             if callback is not None:
                 (tapped,) = host_callback_p.bind(
@@ -111,6 +145,7 @@ def id_tap(
                 return tapped if result is None else result
         check_callable(tap_func, TAP.name, "tap_func")
         check_signature(TAP, tap_func, bool(tap_with_device))
+        check_policy(TAP, tap_func, on_error)
         tapped = bind(
             TAP,
             tap_func,
@@ -118,6 +153,7 @@ def id_tap(
             place=position(TAP, tap_func, device_index),
             is_static=is_no_array,
             with_device=bool(tap_with_device),
+            on_error=None if on_error == _BARRIER else on_error,
         )
         return tapped if result is None else result
     except Exception as error:
@@ -134,6 +170,7 @@ def id_print(
     device_index: int = 0,
     output_stream: Stream | None = None,
     threshold: int | None = None,
+    on_error: OnError = "barrier",
     **kwargs: object,
 ) -> T: ...
 
@@ -147,6 +184,7 @@ def id_print(
     device_index: int = 0,
     output_stream: Stream | None = None,
     threshold: int | None = None,
+    on_error: OnError = "barrier",
     **kwargs: object,
 ) -> R: ...
 
@@ -159,6 +197,7 @@ def id_print(
     device_index: int = 0,
     output_stream: Stream | None = None,
     threshold: int | None = None,
+    on_error: OnError = "barrier",
     **kwargs: object,
 ) -> Any:
     """Return `arg`, and print its value on the host.
@@ -174,6 +213,7 @@ def id_print(
         device_index: under `jit` over a mesh, which of its devices hands over the (whole) value.
         output_stream: an object with a `write` method for the text; standard output by default.
         threshold: arrays with more elements are summarised, as in `numpy.array2string`; 1024 by default.
+        on_error: as in `id_tap`, for example if `output_stream` cannot be written to.
         **kwargs: labels to print before the value.
 
     Returns:
@@ -204,6 +244,7 @@ def id_print(
                     f"printed as they are. Print it in the value: id_print(dict({name}=…))."
                 )
         printer = Printer(output_stream, threshold, tuple(sorted(kwargs.items())))
+        check_policy(PRINTING_TAP, printer, on_error)
         _warn_of_ad_transforms()
         place = position(PRINTING_TAP, printer, device_index)
         tapped = bind(
@@ -213,6 +254,7 @@ def id_print(
             place=place,
             is_static=is_no_array,
             with_device=bool(tap_with_device),
+            on_error=None if on_error == _BARRIER else on_error,
         )
         return tapped if result is None else result
     except Exception as error:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from .registry import Cost, called_with, private
 
@@ -25,8 +25,8 @@ _PLACE = private(
 )
 place_of_hook = _PLACE.value
 
-# Gets the frame that dispatched. Returns the error to raise in place of the results, and whether to go on watching.
-Watcher = Callable[[FrameType | None], tuple[BaseException | None, bool]]
+# Gets the frame that dispatched. Returns what raises an error in place of the results, and whether to go on watching.
+Watcher = Callable[[FrameType | None], tuple[Callable[[], NoReturn] | None, bool]]
 
 
 class _Local(threading.local):
@@ -72,16 +72,16 @@ def watch_dispatches(watcher: Watcher) -> bool:
         return True
 
     def hook(*dispatch: Any) -> None:
-        error, goes_on = watcher(sys._getframe().f_back)
+        raise_error, goes_on = watcher(sys._getframe().f_back)
         if not goes_on:
             _local.hook = None
             place.set_local(_local.replaced)
-        if error is not None:
+        if raise_error is not None:
             try:
-                raise error
+                raise_error()
             finally:
                 # The traceback refers to this frame, and this variable would close a reference cycle.
-                del error
+                del raise_error
         # JAX's hook for this thread is a function, None for no hook, or a mark for "use the global hook".
         is_own = _local.replaced is None or callable(_local.replaced)
         jaxs = _local.replaced if is_own else place.get_global()

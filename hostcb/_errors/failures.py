@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import logging
-import pickle
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
 from .. import _compat
+from .._spec.failure_policy import OnError
 from .._spec.naming import NO_DEVICE, PACKAGE, class_name, device_name, transferable
 from .._threads.chains import Link, Sums, extend, last_of
 from .advice import advice_in
+from .callback_exception import CallbackException, Failure, only_text
 from .forgetting import chain, forget_callers, forget_locals
 from .frames import leave_out_own_frames
 from .headlines import headline
@@ -34,118 +34,37 @@ KEPT_FAILURES = 1000
 KEPT_FRAMES = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """One failed call of a user function: the callback's name, its device, the exception and the traceback's text.
-
-    `kind` is the public name of the function that made the callback, `headline` says in one line what failed and why,
-    and `ended` whether the computation has ended with this failure. `raised` says that the program has got the error of
-    that computation.
-    """
-
-    callback: str
-    device: Any
-    exception: BaseException
-    text: str
-    kind: str = ""
-    headline: str = ""
-    ended: bool = False
-    raised: bool = False
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        device = self.device if _survives_pickle(self.device) else str(self.device)
-        exception = _portable(self.exception)
-        return Failure, (self.callback, device, exception, self.text, self.kind, self.headline, self.ended, self.raised)
-
-
-class CallbackException(Exception):  # noqa: N818 - host_callback's name
-    """Some callbacks failed since the last barrier.
-
-    Raised by `hostcb.barrier_wait`. `__cause__` is the last failure's exception; `failures` holds all of them in the
-    order in which they happened, each with `kind`, `callback`, `device`, `exception`, `text`, `headline`, `ended`
-    and `raised` (H13).
-    """
-
-    def __init__(self, message: str, failures: tuple[Failure, ...] = ()):
-        super().__init__(message)
-        self.failures = failures
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # By default pickle drops causes, and fails if a failure holds an object that cannot be pickled.
-        failures = tuple(Failure(*each.__reduce__()[1]) for each in self.failures)
-        is_last = bool(failures) and self.__cause__ is self.failures[-1].exception
-        cause = self.__cause__
-        if cause is not None:
-            cause = failures[-1].exception if is_last else _portable(cause)
-        notes = [note for note in getattr(self, "__notes__", ()) if isinstance(note, str)]
-        return _restored, (type(self), str(self), failures, cause, notes)
-
-    def __copy__(self) -> CallbackException:
-        notes = getattr(self, "__notes__", ())
-        return _restored(type(self), str(self), self.failures, self.__cause__, notes)
-
-    def __deepcopy__(self, memory: Any) -> CallbackException:
-        # The failures are immutable.
-        return self.__copy__()
-
-
-def _restored(
-    cls: type[CallbackException],
-    message: str,
-    failures: tuple[Failure, ...],
-    cause: BaseException | None,
-    notes: Sequence[str],
-) -> CallbackException:
-    error = cls(message, failures)
-    error.__cause__ = cause
-    for note in notes:
-        error.add_note(note)
-    return error
-
-
-def _survives_pickle(value: Any) -> bool:
-    try:
-        # Safe: this process pickled the value one call ago.
-        return type(pickle.loads(pickle.dumps(value))) is type(value)  # noqa: S301
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        # The value's own methods may raise any exception.
-        return False
-
-
-def _portable(exception: BaseException) -> BaseException:
-    """Return the exception if pickle can restore it, or else an `Exception` with its text."""
-    if _survives_pickle(exception):
-        return exception
-    return Exception("".join(_only_text(exception)).strip())
-
-
-def _only_text(exception: BaseException) -> list[str]:
-    try:
-        return traceback.format_exception_only(exception)
-    except Exception:
-        return [class_name(exception)]
-
-
-# host_callback renamed its exception and kept the old name as an alias.
-TapFunctionException = CallbackException
-
-
 # Of a failure that a program may have raised before the barrier does.
 AGAIN = (
     "The computation of this callback has ended with this failure already, and raised it as a "
     "jax.errors.JaxRuntimeError; the barrier reports it again."
 )
+LEAVES_OUT = " With raise_again=False it does not."
+
+# What the log says of a failure, by its policy.
+CONSEQUENCES: dict[OnError | None, str] = {
+    None: "its computation ends",
+    "barrier": "the next barrier_wait raises it",
+    "next_dispatch": "the next dispatch raises it",
+    "log": "nothing raises it",
+}
+SINCE = " since the last barrier"
+
+# Of an error that has nothing to do with the program that raises it.
+NOT_STARTED = "This dispatch has not begun: on_error='next_dispatch' lets it raise what failed before."
 
 
 class _Report(Link):
-    """The exception that a barrier raises, until it does, and the numbers of its failures."""
+    """The exception that a barrier or a dispatch raises, until it does, and the numbers of its failures."""
 
-    __slots__ = ("dropped", "error", "number", "numbers")
+    __slots__ = ("dropped", "due", "error", "number", "numbers")
 
-    def __init__(self, number: int, numbers: Sequence[int], dropped: int, error: list[CallbackException]):
+    def __init__(
+        self, number: int, numbers: Sequence[int], dropped: int, error: list[CallbackException], due: bool = False
+    ):
         super().__init__()
+        # Whether a dispatch raises it.
+        self.due = due
         # How many barriers have reported failures up to this one, and how many failures had been dropped.
         self.number, self.dropped = number, dropped
         self.numbers = numbers
@@ -174,7 +93,11 @@ class FailureLog:
         self._report = _Report(0, (), 0, [])
         # How many callbacks have ever failed on each device, by its name, or that of none.
         self._counts: dict[str, Sums[tuple[int]]] = {}
-        self._repeats = Repeats()
+        self._repeats = Repeats("times since the last barrier. The last:")
+        # Of failures that are only logged, which no barrier reports.
+        self._only_logged = Repeats("times. The last:")
+        # The numbers of the kept failures that the next dispatch raises.
+        self.due: dict[int, None] = {}
 
     @property
     def reports(self) -> int:
@@ -186,17 +109,19 @@ class FailureLog:
         callback: str,
         device: Any,
         exception: BaseException,
-        postponed: bool,
+        on_error: OnError | None,
         kind: str = "callback",
         dispatched_here: bool = False,
     ) -> None:
-        """Keep a failure for the next barrier, and log it in one line, unless the program certainly gets an error.
+        """Keep a failure for the next barrier or dispatch, and log it in one line.
+
+        It is not kept if it is to be logged only, and not logged if the program certainly gets an error.
 
         Args:
             callback: the name of the function that failed.
             device: the device that called; None if it is not known.
             exception: what the function raised.
-            postponed: whether only the barrier raises it. Otherwise its computation ends with an error.
+            on_error: what raises it later; None if its computation ends with an error.
             kind: the public name of the function that made the callback.
             dispatched_here: whether this thread dispatches that computation, and so raises its error. Otherwise the
                 program gets the error only with the results, which it may never ask for; and it may wait for them until
@@ -210,34 +135,61 @@ class FailureLog:
         except BaseException:
             # An interrupt, or an exception whose text ends the process: it goes on, and the failure is not lost.
             first = f"{kind}: {callback} raised {class_name(exception)}"
-            self._keep(Failure(callback, device, exception, first, kind, first, ended=not postponed))
+            self._keep(Failure(callback, device, exception, first, kind, first, ended=on_error is None), on_error)
             raise
-        failures = self._keep(Failure(callback, device, exception, text, kind, first, ended=not postponed))
+        if on_error == "log":
+            self._log(self._only_logged, kind, callback, first, CONSEQUENCES[on_error])
+            return
+        failures = self._keep(Failure(callback, device, exception, text, kind, first, on_error is None), on_error)
         for older in failures[-KEPT_FRAMES - 1 : -KEPT_FRAMES]:
             forget_locals(older.exception)
         for older in failures[-2:-1]:
             forget_callers(older.exception)
         if not dispatched_here:
-            self._log(kind, callback, first, "the next barrier_wait raises it" if postponed else "its computation ends")
+            self._log(self._repeats, kind, callback, first, CONSEQUENCES[on_error])
 
-    def _log(self, kind: str, callback: str, first: str, consequence: str) -> None:
+    def _log(self, repeats: Repeats, kind: str, callback: str, first: str, consequence: str) -> None:
         try:
-            line = self._repeats.line(kind, callback, first, consequence)
+            line = repeats.line(kind, callback, first, consequence)
             if line is not None:
                 logger.error("%s", line)
         except Exception as broken:
             # A logging handler that raises must not end the thread that runs callbacks.
             name = "a handler of the log"
             first = headline("logging", name, None, broken)
-            self._keep(Failure(name, None, broken, formatted(broken), "logging", first))
+            self._keep(Failure(name, None, broken, formatted(broken), "logging", first), "barrier")
 
-    def raised(self, exception: BaseException | None) -> None:
-        """Note that the program gets the error of the computation that has ended with this exception of a function."""
+    def raised(self, exception: BaseException | None, error: BaseException | None = None) -> None:
+        """Note that the program gets the error of the computation that has ended with this exception of a function.
+
+        With `error`, an error of a computation that goes up to the program at this moment and shows that exception, the
+        failure is `raised_here`.
+        """
+        shown = error if isinstance(error, jax.errors.JaxRuntimeError) else None
         for failure in reversed(list(self._failures.values())):
-            if failure.exception is exception and failure.ended and not failure.raised:
+            known = failure.raised if shown is None else failure.raised_here
+            if failure.exception is exception and failure.ended and not known:
                 # Frozen for users. A new object would come back after a barrier of another thread has taken the old.
                 object.__setattr__(failure, "raised", True)
+                if shown is not None and (shown.__cause__ is exception or failure.headline in str(shown)):
+                    object.__setattr__(failure, "raised_here", True)
                 return
+
+    def raise_error(self, error: BaseException, exception: BaseException | None) -> NoReturn:
+        """Raise to the program the `error` of a computation that has ended with this exception of a function.
+
+        An interrupt may come at any line. The failure is noted while `error` goes up, so that an interrupt from then on
+        has it as its context. One that comes before leaves the failure to the barrier.
+        """
+        try:
+            raise error
+        except BaseException as raised:
+            if raised is error:
+                self.raised(exception, error)
+            raise
+        finally:
+            # The traceback refers to this frame, and this variable would close a reference cycle.
+            del error
 
     def seen(self, text: str) -> None:
         """Note that the program gets an error with this text, of a computation that a callback has ended.
@@ -249,13 +201,17 @@ class FailureLog:
                 if failure.ended and f"{failure.kind}: {failure.callback}" in text:
                     object.__setattr__(failure, "raised", True)
 
-    def _keep(self, failure: Failure) -> list[Failure]:
-        """Keep a failure for the next barrier, and return all that are kept."""
-        self._failures[next(self._numbers)] = failure
+    def _keep(self, failure: Failure, on_error: OnError | None) -> list[Failure]:
+        """Keep a failure for the next barrier or dispatch, and return all that are kept."""
+        number = next(self._numbers)
+        self._failures[number] = failure
+        if on_error == "next_dispatch":
+            self.due[number] = None
         kept = list(self._failures.items())
         if len(kept) > KEPT_FAILURES:
             # The first failures are usually the cause of the others, so one in the middle is dropped.
             number, _ = kept.pop(KEPT_FAILURES // 2)
+            self.due.pop(number, None)
             if self._failures.pop(number, None) is not None:
                 self._dropped.add(1)
         return [each for _, each in kept]
@@ -269,39 +225,68 @@ class FailureLog:
         """Return how many callbacks have ever failed on each device, by its name, or that of none."""
         return {name: sums.read()[0] for name, sums in list(self._counts.items())}
 
-    def raise_if_any(self) -> None:
-        """Raise the recorded failures, and forget them. Of several barriers at a time one raises them."""
+    def raise_if_any(self, raise_again: bool = True) -> None:
+        """Raise the recorded failures, and forget them. Of several barriers at a time one raises them.
+
+        Without `raise_again` only those are raised that are not `raised_here`.
+        """
         while True:
-            report = self._report = last_of(self._report)
-            for number in report.numbers:
-                self._failures.pop(number, None)
-            with contextlib.suppress(IndexError):
-                # C takes the exception out of the report, and throws it into an empty generator: no step is between.
-                min(iter(report.error.pop, None), key=(_ for _ in ()).throw)
+            report = last_of(self._report)
+            self._raise(report)
             (dropped,), kept = self._dropped.read(), list(self._failures.items())
             if not kept:
                 return
-            failures = tuple(failure for _, failure in kept)
-            error = _reported(failures, len(failures) + dropped - report.dropped)
+            more = dropped - report.dropped
+            # Of those that were dropped nobody knows whether the program got them.
+            every = raise_again or more > 0
+            failures = tuple(failure for _, failure in kept if every or not failure.raised_here)
+            errors = [_reported(failures, len(failures) + more, SINCE)] if failures else []
             self._repeats.forget()
             # Another barrier may have been faster.
-            extend(report, _Report(report.number + 1, [number for number, _ in kept], dropped, [error]))
+            extend(report, _Report(report.number + 1, [number for number, _ in kept], dropped, errors))
+
+    def raise_due(self) -> None:
+        """Raise the failures that are for the next dispatch, and forget them. Of several dispatches one raises them."""
+        while True:
+            report = last_of(self._report)
+            if report.error and not report.due:
+                # A barrier is about to raise it. The next dispatch raises these.
+                return
+            self._raise(report)
+            kept = [(number, self._failures.get(number)) for number in list(self.due)]
+            due = {number: failure for number, failure in kept if failure is not None}
+            if not due:
+                return
+            error = _reported(tuple(due.values()), len(due), "", NOT_STARTED)
+            extend(report, _Report(report.number, [*due], report.dropped, [error], due=True))
+
+    def _raise(self, report: _Report) -> None:
+        """Raise the last report, unless that has been done."""
+        self._report = report
+        for number in report.numbers:
+            self._failures.pop(number, None)
+            self.due.pop(number, None)
+        with contextlib.suppress(IndexError):
+            # C takes the exception out of the report, and throws it into an empty generator: no step is between.
+            min(iter(report.error.pop, None), key=(_ for _ in ()).throw)
 
 
-def _reported(failures: tuple[Failure, ...], count: int) -> CallbackException:
+def _reported(failures: tuple[Failure, ...], count: int, since: str, more: str = "") -> CallbackException:
     """Return the exception for some of so many failures."""
     last = failures[-1]
     # Python shows the traceback of the cause.
-    words = transferable("".join(_only_text(last.exception)).strip())
+    words = transferable(only_text(last.exception))
     message = f"{last.headline}\nThere were exceptions during callback processing. Last one was: {words}"
+    if more:
+        message += f"\n{more}"
     if last.ended:
-        message += f"\n{AGAIN}"
+        message += f"\n{AGAIN}{LEAVES_OUT if last.raised_here else ''}"
     if count > 1:
         each = "see `.failures` for each"
         if count > len(failures):
             first, latest = KEPT_FAILURES // 2, KEPT_FAILURES - KEPT_FAILURES // 2
             each = f"`.failures` has the first {first} and the last {latest}"
-        message += f"\n{count} callbacks failed since the last barrier ({_names(failures)}); {each}."
+        message += f"\n{count} callbacks failed{since} ({_names(failures)}); {each}."
         if failures[0].headline != last.headline:
             # It is often the reason of the others.
             message += f"\nThe first: {failures[0].headline}"
@@ -358,7 +343,7 @@ def beside_cause(text: str, cause: BaseException | None) -> str:
         if any(isinstance(each, jax.errors.JaxRuntimeError) for each in shown):
             # What the error of a computation says is about a callback in it.
             said = shown[-1:] if isinstance(cause, jax.errors.JaxRuntimeError) else [cause, shown[-1]]
-            words = ["".join(_only_text(each)).strip() for each in said]
+            words = [only_text(each) for each in said]
         kept = "".join(f"\n{each}" for each in dict.fromkeys(words) if each)
         return text.replace(f"\n{formatted(cause).strip()}", transferable(kept))
     except Exception:

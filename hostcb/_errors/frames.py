@@ -16,19 +16,21 @@ from typing import Any, TypeVar, cast
 import jax
 
 from .._spec.naming import JAX, PACKAGE
+from .callback_exception import CallbackException
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
-def leave_out_frames(error: BaseException, is_meant: bool = False) -> None:
+def leave_out_frames(error: BaseException) -> None:
     """Let the traceback of an error that passes a public function end in the user's file.
 
     Called in the `except` block of the public function, which then raises the error again with a bare `raise`: that
-    adds no frame. `is_meant` says that hostcb raises the error on purpose, though by no statement.
+    adds no frame.
     """
-    meant = is_meant or isinstance(error, jax.errors.JaxRuntimeError) or _is_meant(error.__traceback__)
+    # hostcb raises a CallbackException by no statement.
+    meant = isinstance(error, (jax.errors.JaxRuntimeError, CallbackException)) or _is_meant(error.__traceback__)
     if _are_kept() or not meant:
         return
     _shorten(error, lambda file: not file.startswith((PACKAGE, JAX)))

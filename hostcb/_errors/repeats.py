@@ -20,9 +20,10 @@ class _Repeated:
 
 
 class Repeats:
-    """How often each callback has failed since the last barrier."""
+    """How often each callback has failed; `times` are the log's words between the number and the last failure."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: str) -> None:
+        self._times = times
         self._callbacks: dict[tuple[str, str], _Repeated] = {}
 
     def forget(self) -> None:
@@ -39,4 +40,4 @@ class Repeats:
             return f"{headline} ({consequence})"
         if number == LINES:
             return f"{headline} ({consequence}; the log only counts further failures of this callback)"
-        return f"{kind}: {callback} has failed {number:,} times since the last barrier. The last: {headline}"
+        return f"{kind}: {callback} has failed {number:,} {self._times} {headline}"

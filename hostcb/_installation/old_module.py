@@ -9,7 +9,7 @@ from types import ModuleType
 import jax.experimental
 
 from .._api.host_callback import call, id_print, id_tap
-from .._errors.failures import CallbackException, TapFunctionException
+from .._errors.callback_exception import CallbackException, TapFunctionException
 from .._runtime.executions.barrier import barrier_wait, stop_outfeed_receiver
 
 NAME = "jax.experimental.host_callback"

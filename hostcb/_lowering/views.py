@@ -204,14 +204,14 @@ def _in_order(host: Host, devices: Devices, operand_count: int, copy_operands: A
 
 
 def _in_any_order(host: Host, devices: Devices, operand_count: int, copy_operands: Any, write_results: Any) -> Handler:
-    run = host.run
+    run, names_device = host.run, host.callback.on_error is not None
 
     @called_by_runtime
     def in_any_order(_: Any, *buffers: Any) -> None:
         if running.frame.pending is not None and has_failed(host.program):
             return skip(host.program, buffers[operand_count:])
-        # Only what watches the run wants to know the device.
-        device = None if watching.on is None else _device_of(buffers, devices)
+        # Only what watches the run, and the report of a failure that does not end it, want to know the device.
+        device = None if watching.on is None and not names_device else _device_of(buffers, devices)
         try:
             results = run(device, copy_operands(buffers))
             if results:

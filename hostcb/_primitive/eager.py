@@ -30,7 +30,7 @@ from .._spec import flags
 from .._spec.callback import HostCallback
 from .._spec.kinds import Kind
 from .._spec.placement import check_reduced, position_among
-from .._threads.running import running
+from .._threads.running import inside_callback, running
 
 # JAX's cache of programs for single operations has thousands of entries, and each would keep its function alive.
 MOST_COMPILED = 16
@@ -46,6 +46,8 @@ def run_eagerly(
     """The implementation of the primitive on concrete arrays."""
     if running.frame.pending is not None:
         raise_what_is_left()
+    if failure_log.due and not inside_callback():
+        failure_log.raise_due()
     if not all(operand.is_fully_addressable for operand in operands if isinstance(operand, jax.Array)):
         # Other processes have shards of the value. Only a program that all processes run can gather it.
         return _run_program(primitive, operands, params)
@@ -168,9 +170,10 @@ def _run(host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]
         failure = error.__cause__
         cause = shown_cause(failure)
         text = beside_cause(str(error), cause)
-    failure_log.raised(failure)
     # Outside of the handler, so that the user's error has no context, as from a compiled program.
-    raise jax.errors.JaxRuntimeError(text) from cause
+    shown = jax.errors.JaxRuntimeError(text)
+    shown.__cause__ = cause
+    return failure_log.raise_error(shown, failure)
 
 
 def _devices(operands: Sequence[Any]) -> list[Any]:

@@ -33,7 +33,8 @@ from typing import Any
 import jax
 
 from .._compat import waiting
-from .._errors.failures import CallbackException, at_exit, failure_log
+from .._errors.callback_exception import CallbackException
+from .._errors.failures import at_exit, failure_log
 from .._native.library import library
 from .._spec import flags
 from .._threads.deadlines import LOOK_AT_EXIT, Deadline, join_waiters, seen_to_end

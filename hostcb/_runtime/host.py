@@ -14,6 +14,7 @@ from .._errors.advice import advise
 from .._errors.failures import failure_log, formatted
 from .._errors.refusals import RefusedResultError, is_hostcbs, refusal
 from .._spec.callback import HostCallback, Transforms
+from .._spec.failure_policy import OnError
 from .._spec.naming import class_name, transferable
 from .._spec.shapes import size_of
 from .._threads.running import inside_callback, running, runs_callbacks
@@ -140,7 +141,7 @@ class Host:
         except BaseException as exception:
             if not item.begun:
                 raise
-            self._record(device, exception, postponed=True)
+            self._record(device, exception, self.callback.on_error or "barrier")
         finally:
             # Restored, not decremented: an interrupt may have left the depth too high.
             frame.depth = outer
@@ -178,7 +179,7 @@ class Host:
             failure_log.count(device)
             self.callback.report_failure(exception)
         else:
-            self._record(device, exception, postponed=False)
+            self._record(device, exception, None)
 
     def marked(self, device: Any) -> RefusedResultError:
         """Return the error for a device that received the mark of a failed call."""
@@ -186,7 +187,10 @@ class Host:
 
     @runs_callbacks
     def run(self, device: Any, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """Run the user function in this thread, and return its checked results; its exceptions are raised."""
+        """Run the user function in this thread, and return its checked results.
+
+        Its exceptions are raised, or recorded if the callback has a policy for them.
+        """
         switch_interval.callback_begins()
         frame = running.frame
         outer = frame.depth
@@ -209,16 +213,21 @@ class Host:
                 # No result was asked for, so the returned value is ignored.
                 return ()
             return conform(result, self.callback, self.result_avals)
+        except BaseException as exception:
+            if self.callback.on_error is None:
+                raise
+            self._record(device, exception, self.callback.on_error)
+            return ()
         finally:
             frame.depth = outer
 
-    def _record(self, device: Any, exception: BaseException, postponed: bool) -> None:
+    def _record(self, device: Any, exception: BaseException, on_error: OnError | None) -> None:
         if not is_hostcbs(exception):
             advise(self.callback.kind, exception)
         # In a thread of Python this is a handler of a program on one device, or a callback outside jit.
-        dispatched_here = not postponed and not self.program.spans_devices and is_pythons()
+        dispatched_here = on_error is None and not self.program.spans_devices and is_pythons()
         failure_log.record(
-            self.callback.name, device, exception, postponed, self.callback.kind.name, dispatched_here=dispatched_here
+            self.callback.name, device, exception, on_error, self.callback.kind.name, dispatched_here=dispatched_here
         )
 
     def _refusal(self, device: Any, failure: BaseException | None, marked: bool) -> RefusedResultError:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.tree_util import PyTreeDef
 
+from .failure_policy import OnError
 from .kinds import Kind
 from .naming import describe, place_of_call
 
@@ -77,6 +78,9 @@ class HostCallback:
     # and repeat it without calling the function again.
     aliases: tuple[tuple[int, int], ...] = ()
     command_buffer: bool = False
+    # What happens after a failure; None for what the kind does: a tap leaves it to the barrier, any other callback ends
+    # its computation.
+    on_error: OnError | None = None
     # The method by which vmap made one call of a whole batch, for errors to say so.
     batched_by: str | None = None
     # For messages: the line that calls back, if the function is not the user's own. Equal callbacks may differ in it.
@@ -108,6 +112,7 @@ class HostCallback:
             self.partitioned,
             self.aliases,
             self.command_buffer,
+            self.on_error,
             self.batched_by,
             self.report_failure,
             self.eager_operands,
@@ -233,7 +238,7 @@ def shared(
 
 def known_tap(kind: Kind, function: Callable[..., Any]) -> HostCallback | None:
     """Return the callback of a tap on one array without further options, if one lives: its function was checked."""
-    return _alike.get((id(function), kind, LEAF, None, ("with_device", False)))
+    return _alike.get((id(function), kind, LEAF, None, ("with_device", False), ("on_error", None)))
 
 
 def described(transforms: Transforms) -> tuple[tuple[str, dict[str, Any]], ...]:

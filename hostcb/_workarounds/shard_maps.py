@@ -15,13 +15,12 @@ sharding". So the `shard_map` takes the token of an operation without side effec
 - docs/jax-bugs/shard-map-without-values.md: JAX >=0.10.2
 - docs/jax-bugs/ordered-before-shard-map.md: JAX >=0.7.0,<0.10.2 or >=0.12.0
 
-Two more need a `shard_map` that is manual over some mesh axes and a nested `shard_map` over the other axes:
+Two more need a `shard_map` that is manual over some mesh axes and a nested `shard_map` over the other axes. hostcb
+refuses programs of the first while it lowers them. Of the second, the first manual computation over axes of another
+size makes the axes of size 1 manual too.
 
-- Up to JAX 0.11.1 Shardy gives the token of the outer `shard_map` a sharding that no token can have, and the compiler
-  aborts the process. hostcb refuses such programs while it lowers them.
-- JAX emits no manual computation over axes of size 1. If this leaves out the outer or the inner `shard_map`, the
-  compiler of JAX 0.12.0.1 takes the token for replicated and refuses the callback. So the first manual computation
-  over axes of another size makes the axes of size 1 manual too.
+- docs/jax-bugs/nested-shard-map-aborts.md: JAX >=0.10.2,<0.11.2
+- docs/jax-bugs/nested-shard-map-axis-of-one.md: JAX >=0.12.0
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ def test_the_catalogue() -> None:
     for case in all_cases():
         assert case.isolated or not case.xla_flags, f"{case.name} sets flags for all that run in its process"
         assert case.isolated or case.deadline is not None, f"{case.name} may hold up its process for long"
-    with pytest.raises(ValueError, match=r"case\.raises\.jit of id_tap is entered twice"):
-        registered("jit", "id_tap", kind="raises")(lambda case: None)
+    with pytest.raises(ValueError, match=r"case\.tap_raises\.jit of id_tap is entered twice"):
+        registered("jit", "id_tap", kind="tap_raises")(lambda case: None)
 
 
 def test_a_case_runs_for_implementations_with_the_functions_that_it_uses() -> None:

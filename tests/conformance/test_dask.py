@@ -33,7 +33,7 @@ def test_a_missing_package_is_said(capsys: pytest.CaptureFixture[str], monkeypat
         importlib.util, "find_spec", lambda name, *rest: None if name == "distributed" else found(name, *rest)
     )
     assert commands.main(["run", "--cell", CELL, "--spread", "tcp://nowhere:1"]) == 2
-    assert "pip install 'hostcb[distributed]'" in capsys.readouterr().err
+    assert "pip install 'hostcb-conformance[distributed]'" in capsys.readouterr().err
 
 
 @requirements.DASK

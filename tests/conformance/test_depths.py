@@ -141,7 +141,7 @@ def test_cells_that_show_nothing_are_left_out_with_the_reason() -> None:
     assert all(cell.id.endswith("@lower") for cell in (*plan.cells, *plan.ineligible))
     assert not any(isinstance(cell, CaseCell) for cell in plan.cells)
     reasons = {cell.id: cell.reason for cell in plan.ineligible}
-    assert "nothing runs at depth lower" in reasons["hostcb/id_tap/case.raises.jit/cuda-4dev@lower"]
+    assert "nothing runs at depth lower" in reasons["hostcb/id_tap/case.tap_raises.jit/cuda-4dev@lower"]
     assert "no program" in reasons["hostcb/id_tap/eager/cuda-1dev@lower"]
     assert "cell on one device" in reasons["hostcb/id_tap/jit/cuda-4dev@lower"]
     left = {cell.id for cell in plan.cells}

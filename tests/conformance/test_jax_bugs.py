@@ -33,8 +33,7 @@ def test_what_its_program_does(report: Report, ends: dict[str, Ended]) -> None:
 def test_the_pages_have_their_programs() -> None:
     assert sorted(path.stem for path in jax_bugs.FOLDER.glob("*.py")) == NAMES
     for report in jax_bugs.reports():
-        page, program = (path.read_text(encoding="utf-8") for path in (report.page, report.program))
-        assert page == jax_bugs.with_program(page, program), f"run `{jax_bugs.COMMAND} --write`"
+        assert f"({report.program.name})" in report.page.read_text(encoding="utf-8"), report.name
     page = jax_bugs.INDEX.read_text(encoding="utf-8")
     assert page == jax_bugs.with_table(page, jax_bugs.table()), f"run `{jax_bugs.COMMAND} --write`"
 

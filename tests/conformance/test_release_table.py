@@ -13,7 +13,7 @@ from release_wheels import make_wheels
 from conformance.cli import releases as command
 from conformance.cli.commands import main
 from conformance.engine import cell_runner
-from conformance.expectations.entries import load_expectations
+from conformance.expectations.entries import EXPECTATIONS, load_expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.plan_file import read_plan
 from conformance.releases import environments, trying
@@ -142,4 +142,4 @@ def test_what_a_release_lacks_is_unsupported_and_a_failure_leaves_nothing(
 
 def test_the_list_of_old_cells_has_all_that_is_expected_of_them() -> None:
     cells = [cell.id for cell in read_plan(ROOT / "ci" / "old_releases.txt")]
-    assert load_expectations(ROOT / "ci" / "expectations" / "cpu-old.toml").unmatched(cells) == ()
+    assert load_expectations(EXPECTATIONS / "cpu-old.toml").unmatched(cells) == ()

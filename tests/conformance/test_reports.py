@@ -14,8 +14,11 @@ import pytest
 from results_fakes import CASE, KNOWN, LOST, PASSED, Page, cell, event, results, write
 
 from conformance.cli.commands import main
+from conformance.cli.expect import entries
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.reports.html import html
 from conformance.reports.markdown import markdown
+from conformance.reports.on_cpu import known_on_cpu
 from conformance.reports.results import load_results, record_of
 from conformance.reports.terminal import MOST_KNOWN, summary
 from conformance.spec.package import COMMAND, command_here
@@ -111,6 +114,43 @@ def test_cells_of_one_cause_are_one_entry_and_the_block_is_the_end() -> None:
         assert fact in block
     assert lines[-1].endswith(" results/index.html")
     assert [len(cause["cells"]) for cause in Page(html([run])).data["runs"][0]["causes"]] == [33, 1]
+
+
+def test_a_failure_says_whose_it_may_be() -> None:
+    def failed(cell_id: str, **fields: Any) -> dict[str, Any]:
+        return cell(cell_id, verdict="fail", status="unexpected", witness="lost", **fields)
+
+    known = {"reason": "JAX loses it.", "link": "https://example.org/2", "intermittent": False}
+    cells = [
+        failed(f"{name}/npu-1dev") for name in ("hostcb/call/jit", "hostcb/io_callback/jit", "jax/io_callback/jit")
+    ]
+    cells += [cell("hostcb/id_tap/scan/npu-1dev"), failed("jax/id_tap/scan/npu-1dev", on_cpu=known)]
+    run = record_of(results(*cells, platform="npu"))
+    shared = [
+        "hostcb: 2 cells. The same with jax: 1 not run, 1 failed.",
+        "jax: 1 cell. The same with hostcb: 1 failed.",
+    ]
+    of_jax = ["known on the CPU: JAX loses it. https://example.org/2", "jax: 1 cell. The same with hostcb: 1 passed."]
+    causes = Page(html([run])).data["runs"][0]["causes"]
+    assert [(len(cause["cells"]), cause["notes"]) for cause in causes] == [(3, shared), (1, of_jax)]
+    for text in (summary(run), markdown([run])):
+        assert all(note.removeprefix("known on the CPU: ") in text for note in (*shared, *of_jax))
+    toml = "\n".join(entries(run, "2026-11-28", whole=False))
+    assert toml.count('reason = ""') == 3
+    assert 'reason = "JAX loses it."\nlink = "https://example.org/2"' in toml
+
+
+@pytest.mark.parametrize(
+    ("cell_id", "stage", "known"),
+    [
+        ("jax/pure_callback/case.has_cause.jit/npu-2dev", Stage.DISPATCH, True),
+        ("jax/pure_callback/case.has_cause.jit/npu-2dev", Stage.RESULT, False),
+        ("hostcb/pure_callback/case.has_cause.jit/npu-2dev", Stage.DISPATCH, False),
+        ("jax/pure_callback/case.has_cause.jit/cpu-2dev", Stage.DISPATCH, False),
+    ],
+)
+def test_a_failure_of_the_cpu_is_recognised_on_another_platform(cell_id: str, stage: Stage, known: bool) -> None:
+    assert (known_on_cpu(cell_id, Outcome(Verdict.FAIL, stage)) is not None) is known
 
 
 def test_a_good_run_is_its_block_alone() -> None:

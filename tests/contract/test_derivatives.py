@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -153,6 +154,78 @@ def test_custom_jvp_identity_that_taps_tangents_under_grad(stage: Any) -> None:
     np.testing.assert_allclose(out, (9.0, 3.0), rtol=1e-5)
     seen(tangents, "tangents", 3.0)
     np.testing.assert_allclose(stage(jax.grad(lambda x: jnp.sin(identity(x * x))))(3.0), 6 * np.cos(9.0), rtol=1e-5)
+
+
+def squared(tap: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+    """The square of a number; its rule replaces the tangent by what `tap` makes of it and of the number."""
+
+    @jax.custom_jvp
+    def square(x: Any) -> Any:
+        return x * x
+
+    @square.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        return square(primals[0]), 2 * primals[0] * tap(primals[0], tangents[0])
+
+    return square
+
+
+def loop_of(step: Callable[[Any], Any], length: int) -> Callable[[Any], Any]:
+    return lambda x: lax.scan(lambda carry, _: (step(carry), None), x, None, length=length)[0]
+
+
+TRANSPOSED = ("transpose", {})
+BOTH = np.array([1, 2], np.float32)
+TAPPED_RULES = {
+    "jvp": (lambda f: jax.jvp(f, (3.0,), (5.0,))[1], 30.0, [(5.0, ())]),
+    "grad": (lambda f: jax.grad(lambda x: 7 * f(x))(3.0), 42.0, [(42.0, (TRANSPOSED,))]),
+    "vmap_of_grad": (
+        *(lambda f: jax.vmap(jax.grad(f))(jnp.asarray(BOTH)), 2 * BOTH),
+        [([2.0, 4.0], (TRANSPOSED, ("batch", {"batch_dims": (0,)})))],
+    ),
+    # Of (x**2)**2 the outer square comes first.
+    "grad_of_scan": (
+        *(lambda f: jax.grad(loop_of(f, 2))(3.0), 108.0),
+        [(18.0, (TRANSPOSED,)), (108.0, (TRANSPOSED,))],
+    ),
+    "grad_of_checkpoint": (
+        *(lambda f: jax.grad(jax.checkpoint(lambda x: 7 * f(x)))(3.0), 42.0),
+        [(42.0, (TRANSPOSED,))],
+    ),
+}
+
+
+@pytest.mark.contract("H6")
+@pytest.mark.parametrize("name", TAPPED_RULES)
+@STAGING
+def test_a_tap_in_a_rule_receives_tangents_or_marked_cotangents(name: str, stage: Any) -> None:
+    program, derivative, expected = TAPPED_RULES[name]
+    record = Record()
+    run = stage(lambda: program(squared(lambda _, tangent: hcb.id_tap(record.tap, tangent))))
+    np.testing.assert_array_equal(run(), derivative)
+    hcb.barrier_wait()
+    assert [*zip(record.values, record.transforms, strict=True)] == expected
+
+
+PAIRS = {
+    # The second of the tangents is not used, and what is tapped of it has no cotangent.
+    "tangents": (lambda x, dx: (dx, 3 * dx), 0, lambda f: lambda x: 7 * f(x), 42.0, (42.0, 0.0)),
+    # The derivative does not depend on the tapped number itself.
+    "checkpoint": (lambda x, dx: (x, dx), 1, jax.checkpoint, 6.0, (0.0, 6.0)),
+    "scan_of_checkpoints": (lambda x, dx: (x, dx), 1, lambda f: loop_of(jax.checkpoint(f), 1), 6.0, (0.0, 6.0)),
+}
+
+
+@pytest.mark.contract("H6")
+@pytest.mark.parametrize("name", PAIRS)
+@STAGING
+def test_a_tap_of_a_pair_in_a_rule_is_of_the_cotangents(name: str, stage: Any) -> None:
+    pair, used, around, derivative, cotangents = PAIRS[name]
+    record = Record()
+    square = squared(lambda x, dx: hcb.id_tap(record.tap, pair(x, dx))[used])
+    np.testing.assert_array_equal(stage(jax.grad(around(square)))(3.0), derivative)
+    hcb.barrier_wait()
+    assert (record.values, record.transforms) == ([cotangents], [(TRANSPOSED,)])
 
 
 @pytest.mark.contract("H6")

@@ -276,7 +276,7 @@ def test_equal_failures_are_not_repeated() -> None:
 
 def test_the_first_of_very_many_failures_is_in_the_text() -> None:
     for number in range(1100):
-        failure_log.record("f", None, ValueError(f"number {number}"), postponed=True)
+        failure_log.record("f", None, ValueError(f"number {number}"), on_error="barrier")
     reported = barrier()
     *_, counted, last = str(reported).splitlines()
     assert last == "The first: callback: f raised ValueError: number 0"

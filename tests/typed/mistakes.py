@@ -41,6 +41,8 @@ hcb.id_tap(tap, x, tap_with_device=True)  # error: the tap takes no device
 hcb.id_tap(device_tap, x)  # error: the tap takes a device
 hcb.id_tap(tap, (x, x)).shape  # error: the result is the pair
 hcb.id_tap(tap, x, result=(x, x)).shape  # error: the result is the pair
+hcb.id_tap(tap, x, on_error="raise")  # error: no policy
+hcb.id_print(x, on_error=None)  # error: no policy
 hcb.id_print(x, output_stream=3)  # error: no stream
 hcb.id_print((x, x)).shape  # error: the result is the pair
 
@@ -63,6 +65,7 @@ hcb.debug.callback(two, 1, c=2)  # error: another name
 hcb.debug.callback(3)  # error: no function
 hcb.debug.callback(x=3)  # error: no function
 hcb.debug.callback(two, 1, 2, ordered="no")  # error: no truth value
+hcb.debug.callback(on_error="raise")(two, 1, 2)  # error: no policy
 hcb.debug.print(3)  # error: no text
 hcb.debug.print(ordered=True)(3)  # error: no text
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import pytest
 
 from hostcb._errors import failures
-from hostcb._errors.failures import CallbackException, FailureLog
+from hostcb._errors.callback_exception import CallbackException
+from hostcb._errors.failures import FailureLog
 
 pytestmark = pytest.mark.contract("H13")
 
@@ -28,7 +30,7 @@ class Name(str):
 
 def record(log: FailureLog, *words: str) -> None:
     for word in words:
-        log.record(Name("tap"), jax.devices()[0], ValueError(word), postponed=True)
+        log.record(Name("tap"), jax.devices()[0], ValueError(word), on_error="barrier")
 
 
 def reported(log: FailureLog) -> list[str]:
@@ -90,17 +92,17 @@ def test_a_dropped_failure_counts(log: FailureLog, monkeypatch: pytest.MonkeyPat
     assert re.search("3 callbacks failed since the last barrier", str(raised.value))
 
 
-@pytest.mark.parametrize("postponed", [True, False])
-def test_a_failure_whose_text_ends_the_process_tells_whether_its_computation_has_ended(postponed: bool) -> None:
+@pytest.mark.parametrize("on_error", [None, "barrier", "next_dispatch", "log"])
+def test_a_failure_whose_text_ends_the_process_tells_whether_its_computation_has_ended(on_error: Any) -> None:
     class Ends(Exception):
         def __str__(self) -> str:
             raise SystemExit(3)
 
     log = FailureLog()
     with pytest.raises(SystemExit):
-        log.record("call", None, Ends(), postponed=postponed)
+        log.record("call", None, Ends(), on_error=on_error)
     with pytest.raises(CallbackException) as reported:
         log.raise_if_any()
     (failure,) = reported.value.failures
-    assert failure.ended is not postponed
+    assert failure.ended is (on_error is None)
     assert failure.headline.startswith("callback: call raised ") and failure.headline.endswith(".Ends")

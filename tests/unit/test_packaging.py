@@ -1,8 +1,7 @@
-"""How the native extension is built: what the environment says, and what is read of a compiled library."""
+"""How the native extension is built, and where."""
 
 from __future__ import annotations
 
-import struct
 import sys
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from hostcb._native import library
 
 sys.path.insert(0, str(ROOT / "ci" / "packaging"))
 
-import binaries
 import native
 
 pytestmark = pytest.mark.contract("H24")
@@ -101,28 +99,14 @@ def test_a_cross_compilers_platform_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert native.platform_tag() == "macosx_11_0_arm64"
 
 
-@pytest.mark.skipif(sys.platform != "linux" or not native.compiler(), reason="needs Linux and a C compiler")
-def test_a_library_for_linux_is_read(tmp_path: Path) -> None:
-    found = binaries.read(native.build(folder=folder_of_sources(tmp_path)).read_bytes())
-    assert found.system == "linux" and native.platform_tag() == f"linux_{found.machine}"
-    assert {"hostcb_tap", "hostcb_instantiate", "hostcb_sleep"} <= found.exported
-    assert found.oldest >= (2, 2)
-
-
-def test_a_library_for_macos_is_read() -> None:
-    names = b"\0_hostcb_tap\0_hidden\0_pthread_join\0"
-    symbols = [(1, 0x0F, 1), (13, 0x1F, 1), (21, 0x01, 0)]
-    table = b"".join(struct.pack("<IBBHQ", name, flags, section, 0, 0) for name, flags, section in symbols)
-    commands = [
-        struct.pack("<6I", 0x32, 24, 1, 11 << 16 | 3 << 8, 0, 0),
-        struct.pack("<6I", 0x02, 24, 120, len(symbols), 120 + len(table), len(names)),
-        struct.pack("<4I", 0x1D, 16, 0, 0),
-    ]
-    head = struct.pack("<8I", 0xFEEDFACF, 0x0100000C, 0, 6, len(commands), sum(map(len, commands)), 0, 0)
-    found = binaries.read((head + b"".join(commands)).ljust(120, b"\0") + table + names)
-    assert found == binaries.Binary("macosx", "arm64", frozenset({"hostcb_tap"}), (11, 3), signed=True)
-
-
-def test_anything_else_is_refused() -> None:
-    with pytest.raises(binaries.UnreadableError, match="b'no lib'"):
-        binaries.read(b"no library")
+@pytest.mark.skipif(native.os.name != "posix", reason="no library is built without POSIX threads")
+@pytest.mark.parametrize("here", [("Darwin", "arm64"), ("Linux", "aarch64"), ("FreeBSD", "amd64")])
+def test_where_its_tests_have_never_run_a_library_is_built_on_request_alone(
+    here: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native.platform, "system", lambda: here[0])
+    monkeypatch.setattr(native.platform, "machine", lambda: here[1])
+    reason = native.lacks()
+    assert reason is not None and " ".join(here) in reason and "HOSTCB_BUILD_NATIVE=1" in reason
+    monkeypatch.setenv("HOSTCB_BUILD_NATIVE", "1")
+    assert (native.lacks() is None) == bool(native.compiler())

@@ -19,6 +19,8 @@ import check_tag
 with (ROOT / "pyproject.toml").open("rb") as file:
     PYPROJECT = tomllib.load(file)
 
+SUITE = tomllib.loads((ROOT / "conformance" / "pyproject.toml").read_text())["project"]
+
 TOWNCRIER = PYPROJECT["tool"]["towncrier"]
 
 
@@ -92,6 +94,17 @@ def test_a_file_without_a_version_is_refused(tmp_path: Path) -> None:
 
 def test_the_version_is_read_of_this_checkout() -> None:
     assert check_tag.version(ROOT) == hostcb.__version__
+
+
+def test_the_suite_has_the_version_and_the_license_of_the_library() -> None:
+    assert SUITE["version"] == hostcb.__version__
+    assert (ROOT / "conformance" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_suite_needs_the_library_of_its_version_and_what_a_checkout_installs_for_it() -> None:
+    groups = PYPROJECT["dependency-groups"]
+    assert [f"hostcb=={hostcb.__version__}", *groups["cells"]] == SUITE["dependencies"]
+    assert groups["releases"] == SUITE["optional-dependencies"]["releases"]
 
 
 def test_a_reference_for_papers_has_the_version_and_the_license() -> None:

@@ -105,7 +105,7 @@ def _nested(case: Case, host: Host, mesh: Mesh, outer_spec: PartitionSpec, inner
     return jax.jit(jax.shard_map(outer, mesh=mesh, in_specs=outer_spec, out_specs=outer_spec, axis_names={outer_axis}))
 
 
-@case("shard_map", "id_tap call", "H4 H9", minimum_devices=4, needs="shard_map")
+@case("shard_map", "id_tap call io_callback_ordered", "H4 H9", minimum_devices=4, needs="shard_map")
 def nested_shard_maps(case: Case) -> None:
     """Each device calls back with its part, or the program is refused with the reason; never with an axis of size 1."""
     count = len(case.devices)

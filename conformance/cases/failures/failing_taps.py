@@ -14,7 +14,7 @@ from ..harness.registry import EVERY_LAYOUT
 
 @case(EVERY_LAYOUT, "id_tap")
 @case("jit", "id_print")
-def raises(case: Case) -> None:
+def tap_raises(case: Case) -> None:
     """A tap, or the stream of a print, raises: its program goes on, the barrier reports it, and later ones run."""
     later = case.host()
     program = case.compile(lambda x: case.apply(later, case.apply(fail, x) * 2.0))

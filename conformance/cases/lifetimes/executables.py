@@ -135,6 +135,14 @@ def compiled_ahead(case: Case) -> None:
     case.same("leak", Stage.EXIT, alive, [], "functions of executables that are gone")
 
 
+@case("jit", "call io_callback_ordered", "H4")
+def layouts_beside_a_token(case: Case) -> None:
+    """An executable with an ordered callback has the layouts of the same one without the callback."""
+    programs = case.program(add_one), jax.jit(lambda x: x + 1)
+    first, second = (program.lower(case.operand).compile().output_formats for program in programs)
+    case.same("layout", Stage.COMPILE, first.layout, second.layout)
+
+
 @case("jit", EVERY_KIND_AND_ORDERED, "H18")
 def serialized(case: Case) -> None:
     """An executable with a callback is not serialized, and the error says why."""

@@ -29,10 +29,11 @@ frames below the handler, with the instruction at which each one was.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import numpy as np
@@ -196,27 +197,25 @@ def raise_what_is_left() -> None:
     _forget(left)
     error = left[0].late() if left else None
     if error is not None:
-        failure_log.raised(left[0].failure)
-        raise error
+        failure_log.raise_error(error, left[0].failure)
 
 
 def raise_at_the_end(dispatcher: FrameType | None) -> None:
     """Raise the error of the dispatch that the frame `dispatcher` makes, if it has one, before the hook does."""
-    error, _ = _at_the_end(dispatcher)
-    if error is not None:
-        raise error
+    raise_error, _ = _at_the_end(dispatcher)
+    if raise_error is not None:
+        raise_error()
 
 
-def _at_the_end(dispatcher: FrameType | None) -> tuple[BaseException | None, bool]:
-    """Return the error that the end of a dispatch of this thread raises, and whether others are still pending."""
+def _at_the_end(dispatcher: FrameType | None) -> tuple[Callable[[], NoReturn] | None, bool]:
+    """Return what raises the error of a dispatch of this thread at its end, and whether others are still pending."""
     over = [each for each in running.frame.pending or () if each.ends_with(dispatcher)]
     _forget(over)
     error = None
     if over:
         error = over[0].error if over[0].stands_at(dispatcher) else over[0].late()
-    if error is not None:
-        failure_log.raised(over[0].failure)
-    return error, running.frame.pending is not None
+    raise_error = None if error is None else functools.partial(failure_log.raise_error, error, over[0].failure)
+    return raise_error, running.frame.pending is not None
 
 
 def _forget(gone: list[Pending]) -> None:

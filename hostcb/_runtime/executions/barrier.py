@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from ..._compat import UnknownJaxError, waiting
-from ..._errors.failures import CallbackException, failure_log
+from ..._errors.failures import failure_log
 from ..._errors.frames import leave_out_frames
 from ..._threads.deadlines import Deadline, Waitable, checked, ended_by, seen_to_end
 from ..._threads.running import inside_callback
@@ -31,7 +31,7 @@ REPORT_INTERVAL = 10.0
 GENERATIONS = 16
 
 
-def barrier_wait(logging_name: str | None = None, *, timeout: float | None = None) -> None:
+def barrier_wait(logging_name: str | None = None, *, timeout: float | None = None, raise_again: bool = True) -> None:
     """Wait until every callback of the computations started so far has run, on all devices and from all threads.
 
     Args:
@@ -39,6 +39,9 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
             (level DEBUG), and what it waits for: at its start, and every ten seconds (level WARNING).
         timeout: wait for so many seconds at most. No callback then runs in the calling thread, so one that hangs does
             not hold the barrier up.
+        raise_again: with False, the barrier forgets the failures that the program has got as the error of a dispatch,
+            and raises the others alone. It raises a failure where hostcb does not know that the program got it: JAX
+            raises the error of a computation on several devices when the program asks for a result.
 
     Raises:
         BarrierTimeoutError: callbacks have not all run in time; a `TimeoutError`. The message and `outstanding` say
@@ -81,9 +84,9 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
             else:
                 _wait_in_time(name, seconds)
         logger.debug("barrier_wait[%s]: done", name)
-        failure_log.raise_if_any()
+        failure_log.raise_if_any(raise_again)
     except Exception as error:
-        leave_out_frames(error, is_meant=isinstance(error, CallbackException))
+        leave_out_frames(error)
         raise
 
 

@@ -101,6 +101,8 @@ class ExecutionTracker:
         frame = running.frame
         if frame.pending is not None:
             raise_what_is_left()
+        if failure_log.due and not execution.nested:
+            failure_log.raise_due()
         self.add(execution)
         if not execution.nested:
             # An interrupt may have left the depth too high.
@@ -279,17 +281,16 @@ class ExecutionTracker:
             # It has run in this thread, but its token becomes ready only when it is waited for.
             for token in execution.tokens or ():
                 waiting.settle(token)
-        if error is not None:
+        if isinstance(error, jax.errors.JaxRuntimeError):
             # The key is None if the handler did not know its device.
             failures = [execution.program.failures.pop(device, None) for device in (*execution.devices, None)]
             # Not their truth values: an exception may have a length.
             found = next((failure for failure in (execution.failure, *failures) if failure is not None), None)
             if found is not None:
                 error.__cause__ = shown_cause(found)
-                failure_log.raised(found)
-                if isinstance(error, jax.errors.JaxRuntimeError):
-                    # The runtime's text begins with its own frames. A new error would lose the traceback.
-                    type(error).__init__(error, beside_cause(without_preamble(str(error)), error.__cause__))
+                failure_log.raised(found, error if found is execution.failure else None)
+                # The runtime's text begins with its own frames. A new error would lose the traceback.
+                type(error).__init__(error, beside_cause(without_preamble(str(error)), error.__cause__))
         # The program keeps its executions alive, and the failure's traceback would keep frames and arrays alive.
         execution.failure = None
         if execution.has_no_tokens():

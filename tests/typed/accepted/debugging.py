@@ -40,10 +40,12 @@ def program(x: jax.Array) -> None:
     hcb.debug.callback(print, x)
     # A keyword operand has the type of its parameter, unless the options are in the first of two calls.
     hcb.debug.callback(ordered=True)(show_two, x, name="x", step=x)
+    hcb.debug.callback(on_error="log")(show_two, x, "x")
     hcb.debug.print("{} {name}", x, name="x")
     hcb.debug.print(ordered=True)("{x}", x=x)
+    hcb.debug.print(ordered=True, on_error="next_dispatch")("{x}", x=x)
 
 
 jax.jit(program)(jnp.ones(2))
 hcb.barrier_wait()
-assert len(seen) == 9, seen
+assert len(seen) == 10, seen

@@ -53,6 +53,9 @@ def update(state: State, with_device: bool) -> State:
     state = hcb.id_tap(show_state, state)
     assert_type(hcb.id_tap(lambda value, transforms: seen.append(value), state), State)
     assert_type(hcb.id_tap(show, state.x), jax.Array)
+    assert_type(hcb.id_tap(show, state.x, on_error="log"), jax.Array)
+    assert_type(hcb.id_tap(show_device, state, result=state.x, tap_with_device=True, on_error="barrier"), jax.Array)
+    assert_type(hcb.id_print(state, on_error="next_dispatch", what="state"), State)
     assert_type(hcb.id_tap(Logger(), state.x), jax.Array)
     assert_type(hcb.id_tap(functools.partial(show_with_name, "x"), state.x), jax.Array)
     assert_type(hcb.id_tap(show, state.x, result=state), State)
@@ -69,4 +72,4 @@ def update(state: State, with_device: bool) -> State:
 step = jax.jit(update, static_argnums=1)
 step(State(jnp.ones(2), jnp.int32(0)), True)
 hcb.barrier_wait()
-assert len(seen) == 11, seen
+assert len(seen) == 13, seen

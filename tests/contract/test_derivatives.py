@@ -197,7 +197,7 @@ TAPPED_RULES = {
 
 @pytest.mark.contract("H6")
 @pytest.mark.parametrize("name", TAPPED_RULES)
-@STAGING
+@STAGES
 def test_a_tap_in_a_rule_receives_tangents_or_marked_cotangents(name: str, stage: Any) -> None:
     program, derivative, expected = TAPPED_RULES[name]
     record = Record()
@@ -218,7 +218,7 @@ PAIRS = {
 
 @pytest.mark.contract("H6")
 @pytest.mark.parametrize("name", PAIRS)
-@STAGING
+@STAGES
 def test_a_tap_of_a_pair_in_a_rule_is_of_the_cotangents(name: str, stage: Any) -> None:
     pair, used, around, derivative, cotangents = PAIRS[name]
     record = Record()

@@ -7,7 +7,21 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import busy, devices, interval, large, loop, matrix, memory, overlap, parts, single, staging, training
+from benchmarks import (
+    busy,
+    devices,
+    eager,
+    interval,
+    large,
+    loop,
+    matrix,
+    memory,
+    overlap,
+    parts,
+    single,
+    staging,
+    training,
+)
 from benchmarks.running import main
 
 MODULES = {
@@ -16,6 +30,7 @@ MODULES = {
     "interval": interval,
     "loop": loop,
     "single": single,
+    "eager": eager,
     "large": large,
     "parts": parts,
     "overlap": overlap,

@@ -11,6 +11,10 @@ FIRST_RESULTS = 10
 """Seconds until the workers have imported JAX and made their devices."""
 
 
+ENOUGH = 10
+"""Cells before the rest is estimated: the first ones wait for their processes."""
+
+
 class Progress:
     def __init__(self, total: int, workers: int = 1) -> None:
         self._total = total
@@ -34,7 +38,7 @@ class Progress:
             line = f"{self._done:,}/{self._total:,} cells, {self._unexpected} not as expected"
             if self._done == self._total:
                 line += f", {_in_words(now - self._started)}"
-            elif self._done > 1:
+            elif self._done >= ENOUGH:
                 # The start of the workers says nothing about the cells.
                 left = (now - self._first) / (self._done - 1) * (self._total - self._done)
                 line += f", about {_in_words(left)} left"

@@ -234,7 +234,8 @@ def _parse_any_topology(cell_id: str) -> Cell:
 
     callback = next((c for c in callbacks_asked_of(implementation) if c.name == callback_name), None)
     if callback is None and callback_name not in runtime_targets_of(implementation, topology.platform):
-        raise UnknownCellError(f"{implementation} has no callback {callback_name!r}")
+        known = ", ".join(each.name for each in callbacks_asked_of(implementation))
+        raise UnknownCellError(f"{implementation} has no callback {callback_name!r}; it has {known}")
 
     if program_name.startswith("case."):
         case = case_named(callback_name, program_name)

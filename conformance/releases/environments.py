@@ -28,6 +28,8 @@ OLDEST = "0.4.31"
 BESIDE_JAX = ("numpy", "absl-py")
 """What the suite and hostcb import, besides JAX."""
 
+_WITHOUT_UV = "uv makes the environments of releases, and is missing: `pip install uv`, or `uv pip install uv`"
+
 _OF_THIS_PYTHON = ("PYTHONPATH", "PYTHONSAFEPATH")
 
 _VERSIONS = "from importlib.metadata import version; print(version('jax'), version('jaxlib'))"
@@ -167,7 +169,7 @@ class Installer:
         for command in ([*make, "--python", self.python, str(place)], [*install, *self._links, *wanted]):
             ended = _run(command)
             if "No module named virtualenv" in ended.stderr:
-                raise ReleaseError("uv makes the environments of releases, and is missing: `pip install uv`")
+                raise ReleaseError(_WITHOUT_UV)
             if ended.returncode:
                 raise ReleaseError(f"JAX {release.label} cannot be installed: {_complaint(ended)}")
         return Environment.of(python, self.folder / "packages")
@@ -178,6 +180,8 @@ class Installer:
     def _listed_by_pip(self, oldest: str, newest: str) -> list[str]:
         command = [sys.executable, "-m", "pip", "index", "versions", "jax", "--disable-pip-version-check"]
         asked = _run([*command, *self._links])
+        if "No module named pip" in asked.stderr:
+            raise ReleaseError(_WITHOUT_UV)
         found = re.search(r"^Available versions: (.+)$", asked.stdout, re.MULTILINE)
         if not found:
             raise ReleaseError(f"no release of JAX can be installed: {_complaint(asked)}")

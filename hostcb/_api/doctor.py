@@ -7,10 +7,10 @@ import importlib.metadata
 import platform
 
 import jax
-import jax.extend.backend
 import numpy as np
 
 from .. import _compat
+from .._compat import extend
 from .._compat.registry import Entry, entries, losses
 from .._lowering.rule import GPU_PLATFORMS
 from .._native.library import library
@@ -92,7 +92,7 @@ def _platforms() -> dict[str, str]:
     """Return a text of the version and the devices of each platform."""
     found = {}
     try:
-        for name, client in jax.extend.backend.backends().items():
+        for name, client in extend.backends().items():
             devices = ", ".join(map(str, jax.local_devices(backend=name)))
             version = " ".join(str(client.platform_version).split())
             found[name] = f"{name}, {version}: {devices or 'no devices'}"

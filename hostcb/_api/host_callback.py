@@ -10,7 +10,7 @@ import jax
 
 from .._errors.frames import leave_out_frames
 from .._primitive.batching import Method, check_method
-from .._primitive.binding import bind, is_no_array, repeated_tap
+from .._primitive.binding import bind, is_no_array, tap_of_one_array
 from .._primitive.primitive import host_callback_p
 from .._primitive.shape_functions import results_of
 from .._spec import flags
@@ -137,7 +137,7 @@ def id_tap(
     try:
         _warn_of_ad_transforms()
         if type(device_index) is int and device_index == 0 and tap_with_device is False and on_error is _BARRIER:
-            callback = repeated_tap(TAP, tap_func, arg)
+            callback = tap_of_one_array(TAP, tap_func, arg)
             if callback is not None:
                 (tapped,) = host_callback_p.bind(
                     arg, callback=callback, transforms=(), result_avals=(), device_index=0, vmap_method=None

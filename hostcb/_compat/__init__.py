@@ -4,10 +4,11 @@ Each name is an entry of the `registry`. The registry probes the name, and says 
 hostcb knows. These modules import nothing from the rest of hostcb. `effects` and `tracing` serve tracing. `rules`,
 `control_flow`, `held_functions` and `lowering` hold JAX's rules, and put hostcb's rules in front of them. `runtime`,
 `waiting`, `dispatch_end`, `dispatch`, `runtime_errors` and `profiles` serve the execution of programs. `arrays` makes
-`jax.Array`s for callbacks, and `own_callbacks` exchanges JAX's own callbacks while hostcb is installed.
+`jax.Array`s for callbacks, and `own_callbacks` exchanges JAX's own callbacks while hostcb is installed. `extend`
+has what hostcb uses of `jax.extend`, which takes long to import.
 """
 
-from .arrays import to_jax_array
+from .arrays import copied_to_device, to_jax_array
 from .control_flow import (
     keep_in_scans,
     lower_cond,
@@ -86,6 +87,7 @@ __all__ = [
     "clearing_is_told",
     "client_of",
     "compile_with",
+    "copied_to_device",
     "cuda_python_handler",
     "exchange",
     "forced_cpu_devices",

@@ -1,4 +1,8 @@
-"""Make `jax.Array`s of the NumPy arrays of a callback, where `jax.device_put` costs more than the callback itself."""
+"""Make `jax.Array`s of the NumPy arrays of a callback, where JAX's public functions cost more than the callback itself.
+
+They also read large arrays later: with JAX 0.10.2, `jnp.array(x)` of a megabyte may return before it has copied `x`,
+and the user's function changes its buffer as soon as it is called again.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,25 @@ from typing import Any
 import jax
 import numpy as np
 
-from .registry import Cost, called_with, private
+from .registry import Cost, called_with, first_lost, private
 
 _PUT = private(
     "jax._src.lib:xla_client.batched_device_put",
-    "Makes the jax.Arrays of a callback that asks for them.",
+    "Makes the jax.Arrays of a callback that asks for them, and those of results outside jit.",
     "jax.device_put makes them, and takes several times as long.",
     ("D3",),
     Cost.COMFORT,
-    called_with(4),
+    called_with(4, "committed", "host_buffer_semantics"),
 )
+_SEMANTICS = private(
+    "jax._src.lib:xla_client.HostBufferSemantics",
+    "Says that the memory of such a result is copied at once.",
+    _PUT.without,
+    ("D3",),
+    Cost.COMFORT,
+    attributes=("IMMUTABLE_ONLY_DURING_CALL",),
+)
+_cannot_copy = first_lost(_PUT, _SEMANTICS) is not None
 
 
 def to_jax_array(array: np.ndarray, device: jax.Device) -> Any:
@@ -38,6 +51,31 @@ def to_jax_array(array: np.ndarray, device: jax.Device) -> Any:
     except jax.errors.JaxRuntimeError:
         # A transfer guard of the program, which allows what `jax.device_put` does.
         return _put(array, device)
+    return made
+
+
+def copied_to_device(array: np.ndarray, device: jax.Device | None) -> Any:
+    """Return a `jax.Array` with the values of `array`, which may change afterwards.
+
+    Without a device it is on the default device, and not committed to it.
+    """
+    default = jax.config.jax_default_device
+    place = device or (jax.local_devices()[0] if default is None else default)
+    if _cannot_copy or not _keeps_type(array.dtype) or not isinstance(place, jax.Device):
+        # JAX may share the memory of a NumPy array.
+        return jax.device_put(np.array(array), device)
+    try:
+        made: jax.Array = _PUT.value(
+            jax.core.ShapedArray(array.shape, array.dtype),
+            _sharding(place),
+            [array],
+            [place],
+            committed=device is not None,
+            host_buffer_semantics=_SEMANTICS.value.IMMUTABLE_ONLY_DURING_CALL,
+        )
+    except jax.errors.JaxRuntimeError:
+        # A transfer guard of the program, which allows what `jax.device_put` does.
+        return jax.device_put(np.array(array), device)
     return made
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 
+from .extend import AbstractToken
 from .registry import Cost, called_with, first_lost, known_as, private
 from .rules import JVPS, set_rule
 
@@ -73,7 +73,7 @@ _MOVE_BINDERS = private(
     link=_SPLIT_LINK,
 )
 _DEBUG_INFO = private(
-    "jax.extend.core:DebugInfo",
+    "jax._src.core:DebugInfo",
     "Names the operands of the part of a scan's body that does not.",
     _HOISTED,
     ("H4", "X3"),
@@ -176,7 +176,7 @@ def _avals_in(jaxpr: Any) -> list[Any]:
 
 def _is_ref(aval: Any) -> bool:
     # Does not need the types of mutable arrays, which this JAX may lack.
-    return not isinstance(aval, (jax.core.ShapedArray, jex.AbstractToken))
+    return not isinstance(aval, (jax.core.ShapedArray, AbstractToken))
 
 
 def _watch_loops_with_refs(concerns: Callable[[Any], bool], refuse: Callable[[Any], None]) -> None:

@@ -252,9 +252,7 @@ def _find(place: str) -> Any:
 
 def _has(found: Any, name: str) -> bool:
     """Whether objects of the class `found`, or `found` itself, have an attribute."""
-    if hasattr(found, name) or name in getattr(found, "__dataclass_fields__", ()):
-        return True
-    return any(name in getattr(base, "__annotations__", ()) for base in getattr(found, "__mro__", ()))
+    return hasattr(found, name) or name in getattr(found, "__dataclass_fields__", ())
 
 
 # Every entry, in the order of the modules that define them.

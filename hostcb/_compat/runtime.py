@@ -66,7 +66,7 @@ _CLEAR = private(
     called_with(0),
 )
 _CACHES = private(
-    "jax.extend.backend:register_backend_cache",
+    "jax._src.util:register_cache",
     "Tells the same when JAX clears its caches next.",
     "hostcb learns of clear_backends() from one function of JAX alone.",
     ("H9",),

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import source_info_util
 
+from .extend import register_exclusion
 from .registry import Cost, called_with, first_lost, known_as, private
 
 _ABSTRACT_TOKEN = private(
@@ -219,6 +219,6 @@ def hide_frames(directory: str) -> None:
     The source information of a program then names the user's line, and JAX leaves these frames out of the tracebacks
     that it filters. JAX has a public function for the source information, and none for the tracebacks.
     """
-    source_info_util.register_exclusion(directory)
+    register_exclusion(directory)
     if _EXCLUSION.holds:
         _EXCLUSION.value(directory)

@@ -35,7 +35,7 @@ def advise(kind: Kind, failure: BaseException) -> None:
     """Add a note to an error that other arguments would not have raised."""
     # The attributes of a class of the user's may be of any type, and reading them may raise any exception.
     with contextlib.suppress(Exception):
-        note = _of_attributes(kind, failure)
+        note = _of_attributes(kind, failure) or _of_tracers(failure)
         # A function may raise the same exception again and again.
         if note is not None and note not in getattr(failure, "__notes__", ()):
             failure.add_note(note)
@@ -59,6 +59,13 @@ def _of_attributes(kind: Kind, failure: BaseException) -> str | None:
         f"hostcb gives callbacks NumPy arrays, and .{failure.name} is of jax.Array: wrap the callback in "
         f"hostcb.jax_arrays(…), which gives it jax.Arrays.{'' if kind.one_argument else option}"
     )
+
+
+def _of_tracers(failure: BaseException) -> str | None:
+    """Return the note for a function that computes with a traced value, such as one of its closure."""
+    if not isinstance(failure, jax.errors.UnexpectedTracerError):
+        return None
+    return "The callback uses a value of a function that JAX was tracing: pass that value to it as an operand."
 
 
 def _is_of_arrays(name: str | None) -> bool:

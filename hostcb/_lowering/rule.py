@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from .. import _compat
 from .._compat import dispatch
+from .._compat.extend import hlo
 from .._runtime.dispatch.postponed import is_handler
 from .._runtime.dispatch.programs import Program
 from .._runtime.executions.executions import tracker
@@ -78,7 +78,7 @@ def lower(
     if kind.ordered:
         dispatch.check_order(callback, platforms[0])
     program = program_of(context)
-    program.callbacks.append(str(callback))
+    program.callbacks.append(callback)
     program.effectful = program.effectful or not kind.pure
     program.only_taps = program.only_taps and kind.identity
     program.keeps_order = program.keeps_order or kind.ordered

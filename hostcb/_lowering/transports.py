@@ -12,10 +12,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from .. import _compat
+from .._compat.extend import hlo
 from .._errors.refusals import RefusedResultError
 from .._threads.running import called_by_runtime
 from .crossing import Crossing

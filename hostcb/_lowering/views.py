@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.extend.backend
 import numpy as np
 
 from .. import _compat
+from .._compat import extend
 from .._errors.forgetting import forget_locals
 from .._errors.refusals import returned_something
 from .._native.library import PYTHON_TARGET, TARGET, library
@@ -84,7 +83,7 @@ def _uses_extension(crossing: Crossing, module_context: Any) -> bool:
         return False
     client = _compat.client_of(module_context)
     try:
-        return client is None or client is jax.extend.backend.get_backend("cpu")
+        return client is None or client is extend.get_backend("cpu")
     except RuntimeError:
         # JAX can lower a program for CPU without a CPU client.
         return False

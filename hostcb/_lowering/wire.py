@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
+
+from .._compat.extend import hlo
 
 
 def _ir_type(aval: Any) -> Any:

@@ -12,11 +12,12 @@ import numpy as np
 
 from .. import _compat
 from .._runtime.executions.executions import tracker
-from .._spec.callback import Float0, HostCallback, Static, known_tap, shared
+from .._spec.callback import LEAF, Float0, HostCallback, Static, known_tap, shared
 from .._spec.kinds import PRINTING_TAP, Kind
 from .._spec.naming import attribute, shown, subject
 from .._spec.placement import partial_automatic, placed_per_device
 from .._spec.shapes import ResultShape, struct_of
+from .._spec.signatures import is_plain_function
 from .held_functions import declare_effects
 from .primitive import host_callback_p, placed_callback_p
 from .shape_functions import ShapeFunction
@@ -89,24 +90,28 @@ def bind(
     return jax.tree_util.tree_unflatten(tree, restored)
 
 
-def repeated_tap(kind: Kind, function: Callable[..., Any], value: Any) -> HostCallback | None:
-    """Return the callback of a tap that repeats another one, on one traced array: the primitive can be bound as it is.
+def tap_of_one_array(kind: Kind, function: Callable[..., Any], value: Any) -> HostCallback | None:
+    """Return the callback of a tap on one array: the primitive can be bound as it is.
 
-    None if `bind` has to look closer. Each Python frame under the user's costs as much as half of what `bind` does, so
-    it is the caller who binds.
+    None if `bind` has to look closer: at another argument, or while tracing at a function that was not tapped before.
+    Each Python frame under the user's costs as much as half of what `bind` does, so it is the caller who binds.
     """
-    if not isinstance(value, jax.core.Tracer):
+    traced = isinstance(value, jax.core.Tracer)
+    if not traced and not isinstance(value, jax.Array):
         return None
     aval = value.aval
     # Of the NumPy dtypes float0 alone has fields.
     if type(aval) is not jax.core.ShapedArray or not isinstance(aval.dtype, np.dtype) or aval.dtype.names is not None:
         return None
     callback = known_tap(kind, function)
-    if callback is not None:
-        declare_effects()
-        _compat.refuse_if_unusable(callback, effectful=True)
-        _compat.check_holders(callback)
-        _check_axes(callback, 0)
+    if callback is None:
+        if traced or not is_plain_function(function, 2):
+            return None
+        callback = shared(kind, function, LEAF, (), None, {"with_device": False, "on_error": None})
+    declare_effects()
+    _compat.refuse_if_unusable(callback, effectful=True)
+    _compat.check_holders(callback)
+    _check_axes(callback, 0)
     return callback
 
 

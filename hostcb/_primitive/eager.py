@@ -48,7 +48,8 @@ def run_eagerly(
         raise_what_is_left()
     if failure_log.due and not inside_callback():
         failure_log.raise_due()
-    if not all(operand.is_fully_addressable for operand in operands if isinstance(operand, jax.Array)):
+    on_one_device = all(map(_is_on_one_device, operands))
+    if not (on_one_device and jax.process_count() == 1) and not all(map(_is_addressable, operands)):
         # Other processes have shards of the value. Only a program that all processes run can gather it.
         return _run_program(primitive, operands, params)
     callback: HostCallback = params["callback"]
@@ -56,8 +57,11 @@ def run_eagerly(
     if kind.in_place:
         return _run_program(primitive, operands, params)
     callback = callback.named_by_call(lambda: frames_around(sys._getframe()))
-    avals = list(map(jax.typeof, operands))
-    check_reduced(callback, avals)
+    if on_one_device:
+        avals = [operand.aval for operand in operands]
+    else:
+        avals = list(map(jax.typeof, operands))
+        check_reduced(callback, avals)
     devices = _devices(operands)
     if kind.pure and not any(math.prod(aval.shape) for aval in params["result_avals"]):
         # There is nothing to compute, so a program does not call back either (X2).
@@ -67,10 +71,12 @@ def run_eagerly(
         arrays = callback.eager_operands(operands)
     else:
         # With the operands' own dtypes, since NumPy gives a wider one to a number that JAX traced as a literal.
-        arrays = [np.array(operand, dtype=jax.typeof(operand).dtype) for operand in operands]
-    program = Program([str(callback)])
+        arrays = [np.array(operand, dtype=aval.dtype) for operand, aval in zip(operands, avals, strict=True)]
+    program = Program([callback])
     host = Host(callback, params["transforms"], avals, params["result_avals"], program)
-    if kind.ordered:
+    if kind.identity and _is_handed_over(host, device, arrays):
+        results: Sequence[np.ndarray] = ()
+    elif kind.ordered:
         program.keeps_order = True
         execution = tracker.execution(program, devices, devices)
         results = execution.dispatch.around(lambda: _run_in_order(execution, host, device, arrays))
@@ -137,6 +143,19 @@ def _as_array(literal: Any) -> Any:
         return jnp.asarray(literal, dtype=aval.dtype)
 
 
+def _is_handed_over(host: Host, device: Any, arrays: Sequence[np.ndarray]) -> bool:
+    """Queue a value in one step if nothing is known to run; if not, return False.
+
+    Nobody can wait for a tap that does not wait itself, so there is no execution. A program of another thread that
+    begins after the look overlaps this tap, and so has no order with it (H5). A barrier that begins before the queue
+    has accepted the value need not cover it, as if the tap had begun later.
+    """
+    if flags.inline.value or not tracker.is_quiet():
+        return False
+    tracker.admit_program(host.program, nested=False)
+    return host.offer(device, arrays)
+
+
 def _run_in_order(execution: Execution, host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]:
     try:
         tracker.add(execution)
@@ -176,11 +195,20 @@ def _run(host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]
     return failure_log.raise_error(shown, failure)
 
 
+def _is_on_one_device(operand: Any) -> bool:
+    """Return whether an operand is an array whose type has no mesh, as nearly every one outside jit is."""
+    return isinstance(operand, jax.Array) and isinstance(operand.sharding, jax.sharding.SingleDeviceSharding)
+
+
+def _is_addressable(operand: Any) -> bool:
+    return not isinstance(operand, jax.Array) or operand.is_fully_addressable
+
+
 def _devices(operands: Sequence[Any]) -> list[Any]:
     """Return the devices of the operands' mesh, in its order; as in jit, committed operands decide."""
     arrays = [operand for operand in operands if isinstance(operand, jax.Array)]
-    for operand in sorted(arrays, key=lambda array: not array.committed):
-        sharding = operand.sharding
+    if arrays:
+        sharding = min(arrays, key=lambda array: not array.committed).sharding
         if isinstance(sharding, jax.sharding.NamedSharding) and not sharding.mesh.empty:
             return list(sharding.mesh.devices.flat)
         return sorted(sharding.device_set, key=lambda device: device.id)
@@ -190,20 +218,14 @@ def _devices(operands: Sequence[Any]) -> list[Any]:
 
 def _placed(results: Sequence[np.ndarray], operands: Sequence[Any], devices: Sequence[Any]) -> list[Any]:
     """Put the results where jit would: on the operands' device, or replicated over their mesh."""
-    # Copied, since JAX may share the memory of a NumPy array, and the callback may change that array.
     committed = [x for x in operands if isinstance(x, jax.Array) and x.committed]
-    if not committed:
-        try:
-            return [jnp.array(result) for result in results]
-        except jax.errors.JaxRuntimeError:
-            # A transfer guard of the program, which allows what `jax.device_put` does.
-            return [jax.device_put(np.array(result)) for result in results]
-    if len(devices) == 1:
-        return [jax.device_put(np.array(result), devices[0]) for result in results]
+    if not committed or len(devices) == 1:
+        return [_compat.copied_to_device(result, devices[0] if committed else None) for result in results]
     sharding = committed[0].sharding
     if isinstance(sharding, jax.sharding.NamedSharding):
         mesh = sharding.mesh
     else:
         mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    # Copied, since JAX may share the memory of a NumPy array, and the callback may change that array.
     return [jax.device_put(np.array(result), everywhere) for result in results]

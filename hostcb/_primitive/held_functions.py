@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax.extend.core as jex
 from jax.interpreters import mlir
 
 from .. import _compat
 from .._compat import rules
+from .._compat.extend import jaxpr_as_fun
 from .._spec.callback import HostCallback, callbacks_in
 from .._spec.effects import HostCallbackEffect, OnceEffect, VisibleEffect
 
@@ -65,7 +65,7 @@ def _lower_composite(plain: Callable[..., Any], names: tuple[str, ...]) -> Calla
         function = _held_function(params, names)
         if not any(isinstance(effect, HostCallbackEffect) for effect in _effects_of(function)):
             return plain(context, *operands, **params)
-        return mlir.lower_fun(jex.jaxpr_as_fun(function), multiple_results=True)(context, *operands)
+        return mlir.lower_fun(jaxpr_as_fun(function), multiple_results=True)(context, *operands)
 
     return lower
 

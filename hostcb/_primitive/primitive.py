@@ -6,11 +6,11 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import jax.extend.core as jex
 from jax.interpreters import ad
 
 from .. import _compat
 from .._compat import dispatch, fast_dispatch, layouts, rules
+from .._compat.extend import Primitive, Var
 from .._lowering import rule
 from .._runtime.dispatch.programs import Program
 from .._runtime.executions.executions import tracker
@@ -28,9 +28,9 @@ _compat.hold_weakly_in_caches(HostCallback)
 _compat.hide_frames(PACKAGE)
 _compat.let_results_be_cast()
 
-host_callback_p = jex.Primitive("host_callback")
+host_callback_p = Primitive("host_callback")
 # The same primitive for a callback whose user names its device: JAX lowers it with the device assignment.
-placed_callback_p = jex.Primitive("placed_host_callback")
+placed_callback_p = Primitive("placed_host_callback")
 _compat.require_devices(placed_callback_p)
 
 
@@ -123,7 +123,7 @@ def _partial_eval_remat(saveable: Any, unknown: Sequence[bool], instantiated: Se
     residuals = [
         variable
         for variable, is_instantiated in zip(equation.invars, instantiated, strict=True)
-        if isinstance(variable, jex.Var) and not is_instantiated
+        if isinstance(variable, Var) and not is_instantiated
     ]
     count = len(equation.outvars)
     if tangent_rules.is_pair(equation.params):

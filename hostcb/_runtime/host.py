@@ -116,6 +116,11 @@ class Host:
         else:
             traces.hand_over(self.about, device, arrays, functools.partial(queues[device].put, self, waits=waits))
 
+    def offer(self, device: Any, arrays: Sequence[np.ndarray]) -> bool:
+        """As `tap`, outside of callbacks and programs, but return False if that might wait or a trace is on."""
+        switch_interval.callback_begins()
+        return recording.on is None and queues[device].offer(self, arrays)
+
     def ran_unqueued(self, device: Any) -> None:
         """Count a tap that did not go through the queue."""
         queues[device].counts.unqueued.add(1, self.nbytes)

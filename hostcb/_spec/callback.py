@@ -91,35 +91,32 @@ class HostCallback:
     report_failure: Callable[[BaseException], None] | None = None
     eager_operands: Callable[[Sequence[Any]], Sequence[Any]] | None = None
     invariant_results: bool = False
-    _key: tuple[Any, ...] = dataclasses.field(init=False, repr=False)
-    _hash: int = dataclasses.field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        try:
-            function_hash = hash(self.function)
-        except Exception:
-            # An unhashable callable is allowed. It only hits the caches as the same object.
-            function_hash = id(self.function)
-        # JAX often looks equations up by their parameters, so the key is made once. It has all fields but the function,
-        # which may have its own `__eq__`, and `called_at`.
-        key = (
-            self.kind,
-            self.arg_tree,
-            self.with_device,
-            self.absent,
-            self.result_tree,
-            self.primal,
-            self.partitioned,
-            self.aliases,
-            self.command_buffer,
-            self.on_error,
-            self.batched_by,
-            self.report_failure,
-            self.eager_operands,
-            self.invariant_results,
-        )
-        object.__setattr__(self, "_key", key)
-        object.__setattr__(self, "_hash", hash((function_hash, key)))
+    # No cached_property: that of Python 3.11 has one lock for all callbacks, under which a user's `__hash__` runs.
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        """All fields but the function, which may have its own `__eq__`, and `called_at`."""
+        found: tuple[Any, ...] | None = self.__dict__.get("_known_key")
+        if found is None:
+            # JAX often looks equations up by their parameters, so the key is made once; outside jit nothing asks.
+            found = self.__dict__["_known_key"] = (
+                self.kind,
+                self.arg_tree,
+                self.with_device,
+                self.absent,
+                self.result_tree,
+                self.primal,
+                self.partitioned,
+                self.aliases,
+                self.command_buffer,
+                self.on_error,
+                self.batched_by,
+                self.report_failure,
+                self.eager_operands,
+                self.invariant_results,
+            )
+        return found
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -129,7 +126,15 @@ class HostCallback:
         return self._key == other._key and _same(self.function, other.function)
 
     def __hash__(self) -> int:
-        return self._hash
+        found: int | None = self.__dict__.get("_known_hash")
+        if found is None:
+            try:
+                function_hash = hash(self.function)
+            except Exception:
+                # An unhashable callable is allowed. It only hits the caches as the same object.
+                function_hash = id(self.function)
+            found = self.__dict__["_known_hash"] = hash((function_hash, self._key))
+        return found
 
     @functools.cached_property
     def name(self) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.extend.core as jex
-
 from .. import _compat
+from .._compat.extend import Effect
 from .kinds import Kind
 
 
-class _Effect(jex.Effect):
+class _Effect(Effect):
     """Base class; all instances of one subclass are equal."""
 
     def __eq__(self, other: object) -> bool:

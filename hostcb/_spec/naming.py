@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import os
 import sysconfig
 import types
@@ -40,6 +41,8 @@ _RESUMABLE = {
     inspect.CO_GENERATOR: "a generator function",
     inspect.CO_ASYNC_GENERATOR: "an asynchronous generator function",
 }
+# The call of such a function makes an object and runs no line of it.
+RUNS_LATER = functools.reduce(operator.or_, _RESUMABLE)
 
 
 def describe(function: Callable[..., Any], called_at: str = "") -> str:
@@ -121,6 +124,9 @@ def device_name(device: Any) -> str:
 
 def attribute(value: Any, name: str) -> Any:
     """Return an attribute that an object or its class defines; None if it does not exist or reading it raises."""
+    if type(value) is types.FunctionType:
+        # It has no `__getattr__`, and the look below takes microseconds.
+        return getattr(value, name, None)
     try:
         # Raises if only `__getattr__` would make the attribute up.
         inspect.getattr_static(value, name)
@@ -143,7 +149,7 @@ def never_runs(function: Callable[..., Any]) -> str | None:
         # Not `callable`, which does not return the function.
         inner = getattr(type(inner), "__call__", None)  # noqa: B004
     flags = inner.__code__.co_flags if isinstance(inner, types.FunctionType) else 0
-    return next((what for flag, what in _RESUMABLE.items() if flags & flag), None)
+    return next((what for flag, what in _RESUMABLE.items() if flags & flag), None) if flags & RUNS_LATER else None
 
 
 def check_callable(function: Any, name: str, argument: str) -> None:

@@ -7,7 +7,7 @@ import types
 from typing import Any
 
 from .kinds import CALL, TAP, Kind
-from .naming import subject
+from .naming import RUNS_LATER, subject
 
 _CALLED = {
     TAP: "id_tap calls tap_func(arg, transforms), and tap_func(arg, transforms, device=…) if tap_with_device=True.",
@@ -19,7 +19,7 @@ _CALLED = {
 def check_signature(kind: Kind, function: Any, with_device: bool) -> None:
     """Raise `TypeError` if a call of `function` would, before any line of it runs."""
     arguments = (None, None) if kind.identity else (None,)
-    if not with_device and _is_plain(function, len(arguments)):
+    if not with_device and is_plain_function(function, len(arguments)):
         return
     try:
         # A wrapper may pass on other arguments than it takes, so what it wraps says nothing.
@@ -35,11 +35,12 @@ def check_signature(kind: Kind, function: Any, with_device: bool) -> None:
         ) from None
 
 
-def _is_plain(function: Any, count: int) -> bool:
-    """Return whether this is a Python function of just `count` parameters: outside jit, each call asks."""
-    return (
-        type(function) is types.FunctionType
-        and not function.__dict__
-        and function.__code__.co_argcount == count
-        and not function.__code__.co_kwonlyargcount
-    )
+def is_plain_function(function: Any, count: int) -> bool:
+    """Return whether this is surely a function of Python that takes `count` arguments: outside jit, each call asks."""
+    if type(function) is not types.FunctionType or function.__dict__:
+        return False
+    code = function.__code__
+    if code.co_kwonlyargcount or code.co_flags & RUNS_LATER:
+        return False
+    least = code.co_argcount - len(function.__defaults__ or ())
+    return least <= count and (count <= code.co_argcount or bool(code.co_flags & inspect.CO_VARARGS))

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import numpy as np
 
 from .. import _compat
 from .._compat import rules
+from .._compat.extend import Literal
 from .dummies import dummy_type
 
 
@@ -58,5 +58,5 @@ def _cond_rule(plain: Callable[..., Any], effect: Any) -> Callable[..., Any]:
 
 def _with_result(branch: Any) -> Any:
     jaxpr = getattr(branch, "jaxpr", branch)
-    changed = jaxpr.replace(outvars=[jex.Literal(np.uint32(0), dummy_type())])
+    changed = jaxpr.replace(outvars=[Literal(np.uint32(0), dummy_type())])
     return changed if jaxpr is branch else branch.replace(jaxpr=changed)

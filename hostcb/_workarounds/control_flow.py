@@ -26,11 +26,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 from jax.interpreters import mlir
 
 from .. import _compat
 from .._compat import rules
+from .._compat.extend import jaxpr_as_fun
 from .._spec.callback import callbacks_in
 from .._spec.effects import HostCallbackEffect, OnceEffect, VisibleEffect
 
@@ -116,8 +116,8 @@ def _with_carried_predicate(
 
     With `batched`, the loop freezes finished batch elements, so that vmap may batch the predicate.
     """
-    condition = jex.jaxpr_as_fun(cond_jaxpr)
-    body = jex.jaxpr_as_fun(body_jaxpr)
+    condition = jaxpr_as_fun(cond_jaxpr)
+    body = jaxpr_as_fun(body_jaxpr)
 
     def loop(*arguments: Any) -> Any:
         of_condition = arguments[:cond_nconsts]

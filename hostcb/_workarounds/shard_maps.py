@@ -30,13 +30,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import numpy as np
-from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from .. import _compat
 from .._compat import rules
+from .._compat.extend import Var, hlo
 from .._spec.callback import callbacks_in
 from .._spec.effects import HARMLESS, effects_of
 from .dummies import dummy_type
@@ -71,7 +70,7 @@ def _shard_map_rule(plain: Callable[..., Any], effect: Any) -> Callable[..., Any
             return plain(context, *operands, **params)
         # The dummy is an operand and a result, since JAX removes unused values. A plain constant would be moved inside.
         dummy = hlo.OptimizationBarrierOp([mlir.ir_constant(np.uint32(0))]).results[0]
-        jaxpr, out_specs, variable = params["jaxpr"], params["out_specs"], jex.Var(dummy_type())
+        jaxpr, out_specs, variable = params["jaxpr"], params["out_specs"], Var(dummy_type())
         everywhere = jax.sharding.PartitionSpec()
         wider = context.replace(avals_in=[dummy_type()], avals_out=[*context.avals_out, dummy_type()])
         params["jaxpr"] = jaxpr.replace(invars=[variable], outvars=[*jaxpr.outvars, variable])

@@ -92,3 +92,32 @@ except TimeoutError:
     print("gave up")
 """
     assert run_program(HELD.replace("CALL", IO) + source, devices=1, timeout=60).check().lines == ["gave up"]
+
+
+def test_a_tap_that_waits_for_room_is_one_that_has_started() -> None:
+    source = """
+jax.config.update("jax_host_callback_max_queue_byte_size", 4)
+begun, go, seen = threading.Event(), threading.Event(), []
+
+def held(*_):
+    begun.set()
+    go.wait(100)
+
+def late(value, _):
+    seen.append(float(value))
+
+hcb.id_tap(held, jnp.float32(1))
+begun.wait()
+thread = threading.Thread(target=lambda: hcb.id_tap(late, jnp.float32(2)), daemon=True)
+thread.start()
+waiting = []
+while not any("late" in name for name in waiting):
+    try:
+        hcb.barrier_wait(timeout=0.05)
+    except hcb.BarrierTimeoutError as error:
+        waiting = [each.name for each in error.outstanding]
+threading.Timer(0.2, go.set).start()
+hcb.barrier_wait()
+print(seen)
+"""
+    assert run_program(source, devices=1, timeout=60).check().lines == ["[2.0]"]

@@ -286,6 +286,17 @@ def test_uncommitted_default_device(devices: list[jax.Device]) -> None:
 
 
 @pytest.mark.contract("H9")
+def test_a_committed_operand_decides_on_the_device_outside_jit(devices: list[jax.Device]) -> None:
+    record = Record()
+    operands = (jnp.float32(1), jax.device_put(np.float32(2), devices[3]))
+    hcb.id_tap(record.tap, operands, tap_with_device=True)
+    result = hcb.call(record.caller(result=lambda both: both[0]), operands, result_shape=1.0, call_with_device=True)
+    hcb.barrier_wait()
+    assert [seen.device for seen in record.all] == [devices[3]] * 2
+    assert result.devices() == {devices[3]} and result.committed
+
+
+@pytest.mark.contract("H9")
 def test_one_program_on_several_devices_at_once(devices: list[jax.Device]) -> None:
     """The same jitted function, by turns and without waiting, on device after device and on two meshes."""
     record = Record()

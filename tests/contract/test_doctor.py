@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
-import jax.extend.backend
 import numpy as np
 import pytest
 from support.subprocesses import run_program
 
 import hostcb as hcb
+from hostcb._compat import extend
 from hostcb._compat.registry import Cost, Entry
 
 pytestmark = pytest.mark.contract("H21")
@@ -28,7 +28,7 @@ def test_each_platform_has_its_own_devices(monkeypatch: pytest.MonkeyPatch) -> N
     def local_devices(*_: Any, backend: str = "cpu") -> list[str]:
         return DEVICES[backend]
 
-    monkeypatch.setattr(jax.extend.backend, "backends", lambda: clients)
+    monkeypatch.setattr(extend, "backends", lambda: clients)
     monkeypatch.setattr(jax, "local_devices", local_devices)
     lines = str(hcb.doctor()).splitlines()
     for line in (

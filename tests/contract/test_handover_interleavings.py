@@ -15,6 +15,7 @@ from support.helpers import DEADLINE
 from support.subprocesses import run_program
 
 import hostcb as hcb
+from hostcb._compat import extend
 from hostcb._lowering import views
 from hostcb._native.library import library
 from hostcb._runtime.observing import recording
@@ -268,13 +269,13 @@ def test_a_trace_that_begins_while_another_ends_gets_the_values_through_python(
 
 
 def test_a_program_for_cpu_is_lowered_where_jax_has_no_cpu_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    get_backend = jax.extend.backend.get_backend
+    get_backend = extend.get_backend
 
     def without_cpu(platform: Any = None) -> Any:
         if platform == "cpu":
             raise RuntimeError("Unknown backend cpu")
         return get_backend(platform)
 
-    monkeypatch.setattr(jax.extend.backend, "get_backend", without_cpu)
+    monkeypatch.setattr(extend, "get_backend", without_cpu)
     program = jax.jit(lambda x: hcb.id_tap(lambda arg, transforms: None, x))
     assert "custom_call" in program.trace(1).lower(lowering_platforms=("cpu",)).as_text()

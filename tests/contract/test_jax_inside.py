@@ -105,14 +105,35 @@ hcb.barrier_wait()
 def test_threads_are_asked_for_where_the_process_may_use_few_of_many_cores() -> None:
     """As in a container, or in a batch system: the runtime's pool has the size of the part, not of the machine."""
     source = """
-import subprocess, sys
 from hostcb._threads import pool
 os.cpu_count = lambda: 64
 hcb.id_tap(lambda a, t: None, 1.0)
-child = [sys.executable, "-c", "import os; print(os.environ.get('PJRT_NPROC'))"]
-print(pool._asked_for, subprocess.run(child, capture_output=True, text=True).stdout.strip())
+print(pool._asked_for)
 """
-    assert run_program(source).check().lines == ["32 None"], "and a child process inherits nothing of it"
+    assert run_program(source).check().lines == ["32"]
+
+
+def test_a_child_process_inherits_the_environment_of_the_program_and_nothing_of_hostcb() -> None:
+    source = """
+import os, subprocess, sys
+
+def inherited():
+    child = [sys.executable, "-c", "import os; print(sorted(os.environ.items()))"]
+    return subprocess.run(child, capture_output=True, check=True).stdout
+
+import jax
+jax_alone = inherited()
+import hostcb as hcb, numpy as np
+from hostcb._threads import pool
+os.cpu_count = lambda: 2
+if hasattr(os, "sched_getaffinity"):
+    os.sched_getaffinity = lambda process: {0, 1}
+hcb.install()
+jax.pmap(lambda x: hcb.id_tap(lambda a, t: None, x))(np.ones(8))
+hcb.barrier_wait()
+print(len(jax.devices()), pool._asked_for, inherited() == jax_alone)
+"""
+    assert run_program(source, prelude="", fresh=True).check().lines == ["8 32 True"]
 
 
 def test_a_users_own_thread_number_is_kept() -> None:

@@ -115,3 +115,23 @@ def test_memory_is_bounded_by_the_queues_budget(request: pytest.FixtureRequest) 
     # Beside those in the queue there may be the one that waits for room.
     assert len(in_use) == 60 and most <= max(in_use) <= most + 1
     assert now() == 0
+
+
+@pytest.mark.contract("H3", "X3")
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("megabytes", [1, 32])
+def test_a_result_outside_jit_is_what_the_function_returned_then(megabytes: int, committed: bool) -> None:
+    """JAX 0.10.2 may copy an array of a megabyte after `jnp.array` has returned, and functions use buffers again."""
+    count = megabytes << 18
+    memory = np.zeros(4 * count + 128, np.uint8)
+    # No multiple of 64, so that JAX cannot share the memory for ever, but only copy it late.
+    begin = -memory.ctypes.data % 64 + 16
+    buffer = memory[begin : begin + 4 * count].view(np.float32)
+    shape = jax.ShapeDtypeStruct(buffer.shape, buffer.dtype)
+    operand = jax.device_put(0.0, jax.devices()[0] if committed else None)
+    for turn in range(8):
+        buffer[:] = turn
+        result = hcb.io_callback(lambda _: buffer, shape, operand)
+        buffer[:] = -1
+        assert is_all(result, turn)
+        assert result.committed == committed

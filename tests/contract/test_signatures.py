@@ -12,6 +12,7 @@ from support.first_lines import barrier, files_of
 from support.helpers import STAGES
 
 import hostcb as hcb
+from hostcb._spec.signatures import is_plain_function
 
 pytestmark = pytest.mark.contract("H32")
 
@@ -99,3 +100,29 @@ def test_a_tap_function_that_can_be_called_is_not_refused(function: Any, capsys:
 def test_a_type_error_of_the_tap_itself_is_not_about_its_parameters() -> None:
     hcb.id_tap(lambda arg, transforms: len(3), ONE)  # type: ignore[arg-type]
     assert "id_tap calls" not in str(barrier())
+
+
+def test_outside_jit_a_function_is_plain_if_it_surely_takes_the_arguments() -> None:
+    def keywords(arg: Any, transforms: Any, **others: Any) -> None: ...
+
+    def named(arg: Any, transforms: Any, *, name: Any = None) -> None: ...
+
+    def later(arg: Any, transforms: Any) -> Any:
+        yield
+
+    async def coroutine(arg: Any, transforms: Any) -> None: ...
+
+    plain = [lambda v, t: 0, lambda *_: 0, lambda v, *t: 0, lambda v, t=None: 0, lambda v, t, u=None: 0, keywords]
+    others = [
+        lambda: 0,
+        lambda v: 0,
+        lambda v, t, u: 0,
+        lambda v, t, u, *_: 0,
+        named,
+        later,
+        coroutine,
+        print,
+        object(),
+    ]
+    assert all(is_plain_function(each, 2) for each in plain)
+    assert not any(is_plain_function(each, 2) for each in others)

@@ -37,6 +37,20 @@ HINTS: dict[str, tuple[Any, Any, str | None]] = {
 
 
 @pytest.mark.contract("H32")
+def test_the_error_of_a_function_that_uses_a_traced_value_asks_for_an_operand() -> None:
+    @jax.jit
+    def scaled(x: Any) -> Any:
+        factor = 2 * x
+        return hcb.call(lambda value: value * factor, x, result_shape=VECTOR)
+
+    with pytest.raises(jax.errors.JaxRuntimeError) as error:
+        jax.block_until_ready(scaled(X))
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+    assert str(error.value).splitlines()[-1].endswith("pass that value to it as an operand.")
+
+
+@pytest.mark.contract("H32")
 @STAGES
 @pytest.mark.parametrize("slip", HINTS)
 def test_a_usual_slip_ends_the_error_with_what_to_write(slip: str, stage: Any) -> None:

@@ -17,6 +17,7 @@ import pytest
 from benchmarks import (
     busy,
     devices,
+    eager,
     interval,
     large,
     loop,
@@ -242,6 +243,7 @@ SMALL: dict[str, Callable[[], list[Row]]] = {
     "interval": lambda: interval.run(rounds=1, work=4000),
     "loop": lambda: loop.run(rounds=2),
     "single": lambda: single.run(rounds=2),
+    "eager": lambda: eager.run(rounds=2),
     "large": lambda: large.run(rounds=2, sizes=(1, 2), width=64, kibibytes=(4096,)),
     "parts": lambda: parts.run(rounds=2),
     "overlap": lambda: overlap.run(rounds=1, steps=3),

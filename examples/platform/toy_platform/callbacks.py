@@ -75,7 +75,7 @@ def _arrays(buffers: Any, count: int) -> list[np.ndarray]:
         dtype = np.dtype(_DTYPES[buffer.type])
         shape = tuple(buffer.dimensions[axis] for axis in range(buffer.rank))
         size = math.prod(shape) * dtype.itemsize
-        memory = (ctypes.c_char * size).from_address(buffer.data) if size else b""
+        memory = (ctypes.c_char * size).from_address(buffer.data) if size else bytearray()
         views.append(np.frombuffer(memory, dtype).reshape(shape))
     return views
 

@@ -20,7 +20,8 @@ from .dispatches import Dispatch
 class Program:
     """One lowered module, shared by the handlers in it."""
 
-    def __init__(self, callbacks: Sequence[str] = ()) -> None:
+    def __init__(self, callbacks: Sequence[object] = ()) -> None:
+        # Their names are made when a text needs them.
         self.callbacks = list(callbacks)
         # The name of its module, such as `jit_step`; empty outside jit.
         self.name = ""
@@ -136,7 +137,7 @@ class Program:
         )
 
     def __str__(self) -> str:
-        return f"a program with {', '.join(self.callbacks) or 'host callbacks'}"
+        return f"a program with {', '.join(map(str, self.callbacks)) or 'host callbacks'}"
 
 
 @dataclasses.dataclass(eq=False, slots=True, weakref_slot=True)

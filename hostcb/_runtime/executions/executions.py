@@ -135,10 +135,8 @@ class ExecutionTracker:
 
     def add(self, execution: Execution) -> None:
         """Track `execution`, which starts now, until its `end`."""
-        self.admit(execution.program)
+        self.admit_program(execution.program, execution.nested)
         program = execution.program
-        other_thread = execution.thread != MAIN and not execution.nested
-        program.awaited = program.awaited or not (other_thread and threading.current_thread().daemon)
         if len(self._live) > MANY and not execution.nested:
             self._forget_ended()
             unknown = next(
@@ -149,6 +147,12 @@ class ExecutionTracker:
                 unknown.wait()
         self._live[execution] = None
         program.add(execution)
+
+    def admit_program(self, program: Program, nested: bool) -> None:
+        """As `admit`, and note who starts the program, for the exit."""
+        self.admit(program)
+        other_thread = threading.get_ident() != MAIN and not nested
+        program.awaited = program.awaited or not (other_thread and threading.current_thread().daemon)
 
     def admit(self, subject: Any) -> None:
         """Refuse `subject`, a program or a callback, if another thread than that which ends the process starts it now.
@@ -316,6 +320,10 @@ class ExecutionTracker:
         """Return the executions that have not ended, oldest first, without those that this thread is dispatching."""
         self._forget_ended()
         return [execution for execution in list(self._live) if not execution.dispatched_here()]
+
+    def is_quiet(self) -> bool:
+        """Return whether no program is known to run, and this thread is in no callback: a tap need not wait."""
+        return not self._live and not inside_handler()
 
     def run_without_order(self, program: Program, device: Any, run: Callable[[], T]) -> T:
         """Call `run`, and let a barrier of another thread wait for it, and nothing else."""

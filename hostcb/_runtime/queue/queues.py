@@ -98,10 +98,16 @@ class DeviceQueue(Progress):
 
     def put(self, receiver: Receiver, arrays: Sequence[np.ndarray], waits: bool = True) -> None:
         """Accept a value; if the queue is full and the thread may wait, first run the oldest values in this thread."""
-        while not self._accepts(receiver, arrays, waits):
+        while not self.offer(receiver, arrays, waits):
             self.make_room(receiver.nbytes)
+
+    def offer(self, receiver: Receiver, arrays: Sequence[np.ndarray], waits: bool = True) -> bool:
+        """Accept a value, unless the queue is full and the thread may wait."""
+        if not self._accepts(receiver, arrays, waits):
+            return False
         if self.idle or (self.lingering and self.held() >= CACHED):
             self._wake()
+        return True
 
     def _accepts(self, receiver: Receiver, arrays: Sequence[np.ndarray], waits: bool) -> bool:
         ring = self.ring

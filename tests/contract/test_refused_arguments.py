@@ -381,7 +381,7 @@ def test_buffers(kind: str, name: str, way: Any) -> None:
     [
         ("jax_host_callback_max_queue_byte_size", (-1, "many", 1.5), ("256e6", "256000000", 256e6, 0)),
         ("jax_host_callback_inline", ("maybe", 2), ("off", "0")),
-        ("hostcb_switch_interval", (-1.0, 1e-9, float("inf"), float("nan"), "nan", "soon"), ()),
+        ("hostcb_switch_interval", (-1.0, 1e-9, float("inf"), float("nan"), "nan", "soon"), ("0.001", 0)),
     ],
 )
 def test_settings(name: str, wrong: tuple[Any, ...], right: tuple[Any, ...]) -> None:

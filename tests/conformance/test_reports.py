@@ -21,7 +21,7 @@ from conformance.reports.markdown import markdown
 from conformance.reports.on_cpu import known_on_cpu
 from conformance.reports.results import load_results, record_of
 from conformance.reports.terminal import MOST_KNOWN, summary
-from conformance.spec.package import COMMAND, command_here
+from conformance.spec.package import COMMAND, command_here, install_here
 
 pytestmark = pytest.mark.contract("C5", "C70")
 
@@ -204,6 +204,19 @@ def test_a_printed_command_names_the_interpreter_that_works(tmp_path: Path, monk
     monkeypatch.setenv("PATH", str(program.parent))
     assert shutil.which("python") == str(program)
     assert command_here(f"{COMMAND} run") == "python -m conformance run"
+
+
+@pytest.mark.parametrize(
+    ("spec", "command"),
+    [(object(), "/venv/python -m pip install uv"), (None, "uv pip install --python /venv/python uv")],
+)
+def test_a_printed_installation_is_for_this_interpreter(
+    spec: object, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment that uv has made has no pip."""
+    monkeypatch.setattr(sys, "executable", "/venv/python")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+    assert install_here("uv") == command
 
 
 # Traces.

@@ -34,6 +34,7 @@ def test_a_callback_may_use_the_memory_of_its_result_again(place: str) -> None:
         y = hcb.call(lambda value, buffer=buffer: buffer, x, result_shape=x)
         buffer[:] = 1
         changed.append(bool(np.asarray(y).any()))
+        assert place == "uncommitted" or y.sharding == x.sharding, "the result is where the operand is"
     assert not any(changed), f"{sum(changed)} of 24 results changed with the callback's memory"
 
 

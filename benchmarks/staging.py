@@ -1,7 +1,7 @@
-"""The cost of a program of many callbacks before it runs: `python -m benchmarks.staging`.
+"""The cost of a program before it runs: `python -m benchmarks.staging`.
 
-It compares 500 taps with 500 of JAX's debug callbacks, phase by phase and in total. Each round makes a new function, so
-that no cache has it.
+It compares 500 taps with 500 of JAX's debug callbacks, phase by phase and in total, and one callback with one of JAX's
+own. Each round makes a new function, so that no cache has it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ COUNT = 500
 PHASES = ("trace", "lower", "compile")
 ALL = "trace, lower and compile"
 TARGET = 1.0
+# Of these XLA's compiler and MLIR's context take two thirds, hostcb's or JAX's.
+ONE_CALLBACK = (
+    ("id_tap", "jax debug.callback", 0.8),
+    ("call", "jax io_callback(ordered=True)", 0.8),
+    ("pure_callback", "jax pure_callback", 0.8),
+)
 
 
 def _function(step: Subject, count: int) -> Callable[[Any], Any]:
@@ -50,6 +56,21 @@ def staged(step: Subject, count: int) -> dict[str, float]:
 
 def run(rounds: int = 7, count: int = COUNT) -> list[Row]:
     names = ("id_tap", "jax debug.callback")
+    ours, theirs = _measured(names, rounds, count)
+    many = [
+        compared("staging", f"{phase} {count} taps", f"{count} {names[1]}s", ours[phase], theirs[phase], TARGET, "ms")
+        for phase in (*PHASES, ALL)
+    ]
+    return many + [_of_one(*each, rounds=3 * rounds) for each in ONE_CALLBACK]
+
+
+def _of_one(name: str, of_jax: str, target: float, rounds: int) -> Row:
+    ours, theirs = _measured((name, of_jax), rounds, 1)
+    return compared("staging", f"{ALL} one {name}", of_jax, ours[ALL], theirs[ALL], target, "ms")
+
+
+def _measured(names: tuple[str, str], rounds: int, count: int) -> list[dict[str, list[float]]]:
+    """Measure the milliseconds of each phase, in turns."""
     times: dict[str, dict[str, list[float]]] = {name: {phase: [] for phase in (*PHASES, ALL)} for name in names}
     for name in names:
         # The first callback of a kind loads modules.
@@ -58,11 +79,7 @@ def run(rounds: int = 7, count: int = COUNT) -> list[Row]:
         for name in names if number % 2 == 0 else names[::-1]:
             for phase, each in staged(SUBJECTS[name], count).items():
                 times[name][phase].append(each)
-    ours, theirs = (times[name] for name in names)
-    return [
-        compared("staging", f"{phase} {count} taps", f"{count} {names[1]}s", ours[phase], theirs[phase], TARGET, "ms")
-        for phase in (*PHASES, ALL)
-    ]
+    return [times[name] for name in names]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..reports.visible import in_a_line
 from ..spec.errors import CommandError, words_of
-from ..spec.package import COMMAND
+from ..spec.package import COMMAND, install_here
 from ..spec.topology import WrongPlatformError
 from .helping import add_version
 
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
             raise
         print(
             f"ERROR: this command needs {error.name}, which this Python does not have:"
-            f" `{sys.executable} -m pip install jax pytest pytest-xdist`",
+            f" `{install_here('jax pytest pytest-xdist')}`",
             file=sys.stderr,
         )
         return UNUSABLE

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..spec.errors import CommandError
-from ..spec.package import PACKAGE
+from ..spec.package import PACKAGE, install_here
 from ..spec.versions import version_key
 from ..worker.processes import OtherPython
 
@@ -27,8 +27,6 @@ OLDEST = "0.4.31"
 
 BESIDE_JAX = ("numpy", "absl-py")
 """What the suite and hostcb import, besides JAX."""
-
-_WITHOUT_UV = "uv makes the environments of releases, and is missing: `pip install uv`, or `uv pip install uv`"
 
 _OF_THIS_PYTHON = ("PYTHONPATH", "PYTHONSAFEPATH")
 
@@ -169,7 +167,7 @@ class Installer:
         for command in ([*make, "--python", self.python, str(place)], [*install, *self._links, *wanted]):
             ended = _run(command)
             if "No module named virtualenv" in ended.stderr:
-                raise ReleaseError(_WITHOUT_UV)
+                raise ReleaseError(f"uv makes the environments of releases, and is missing: `{install_here('uv')}`")
             if ended.returncode:
                 raise ReleaseError(f"JAX {release.label} cannot be installed: {_complaint(ended)}")
         return Environment.of(python, self.folder / "packages")
@@ -181,7 +179,7 @@ class Installer:
         command = [sys.executable, "-m", "pip", "index", "versions", "jax", "--disable-pip-version-check"]
         asked = _run([*command, *self._links])
         if "No module named pip" in asked.stderr:
-            raise ReleaseError(_WITHOUT_UV)
+            raise ReleaseError(f"uv makes the environments of releases, and is missing: `{install_here('uv')}`")
         found = re.search(r"^Available versions: (.+)$", asked.stdout, re.MULTILINE)
         if not found:
             raise ReleaseError(f"no release of JAX can be installed: {_complaint(asked)}")

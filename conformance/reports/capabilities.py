@@ -52,7 +52,7 @@ class Observed:
     def answer(self) -> str:
         if not self.cells:
             alone = self.implementation == "jax" and self.name in _OF_HOSTCB_ALONE
-            return "of hostcb alone" if alone else "not tested"
+            return "not in JAX" if alone else "not tested"
         return "partly" if self.passed and self.failed else "no" if self.failed else "yes"
 
     @property

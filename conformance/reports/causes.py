@@ -51,7 +51,7 @@ class Group:
 
 
 def grouped(run: RunRecord) -> list[Group]:
-    """The groups of a run's unexpected results, the largest first; cells that never ran come last."""
+    """The groups of a run's unexpected results: first those of this platform alone, and those that never ran last."""
     found: dict[tuple[str, ...], list[CellRecord]] = {}
     for cell in run.unexpected:
         words = re.findall(r"[^\W\d]+", cell.witness.strip().partition("\n")[0])[:FIRST_WORDS]
@@ -59,7 +59,12 @@ def grouped(run: RunRecord) -> list[Group]:
         found.setdefault((cell.cause,) if cell.cause else own, []).append(cell)
     results = {cell.id: cell for cell in run.cells}
     groups = [Group(tuple(cells), tuple(_notes(cells, results))) for cells in found.values()]
-    return sorted(groups, key=lambda group: (group.example.verdict == Verdict.MISSING.value, -len(group.cells)))
+    return sorted(groups, key=_rank)
+
+
+def _rank(group: Group) -> tuple[bool, bool, int]:
+    example = group.example
+    return example.verdict == Verdict.MISSING.value, example.on_cpu is not None, -len(group.cells)
 
 
 def _notes(cells: list[CellRecord], results: Mapping[str, CellRecord]) -> Iterator[str]:

@@ -1,11 +1,10 @@
-"""What goes on beside the threads of a soak: signals, and a thread that computes in Python."""
+"""Signals that interrupt the main thread of a soak, which then taps or computes in Python."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -17,19 +16,17 @@ import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
 from .programs import Program
-from .record import Record, Run
+from .record import Record
 from .specs import Form, Layout, ProgramSpec
 
 SIGNAL_SECONDS = 0.03
-COMPUTING_SECONDS = 0.05
-
 HANDLERS_TAP = sys.version_info >= (3, 12)
 """On Python 3.11 jaxlib can corrupt the heap if a handler runs JAX while jaxlib records a traceback, with or without
 hostcb: docs/contract.md, 'Threads'."""
 
 
 class Signals:
-    """A timer whose handler interrupts the main thread anywhere: it taps, or runs a little Python."""
+    """A timer whose handler interrupts the main thread anywhere: it taps, or computes in Python for some time."""
 
     def __init__(self, seed: int, record: Record, implementation: Any, devices: Sequence[jax.Device]) -> None:
         self._record = record
@@ -40,14 +37,13 @@ class Signals:
         self._top_level = get_opaque_trace_state()
         self._busy = False
         """Whether a handler runs, under which another signal can come, or no handler may do anything."""
-        self.count = self.taps = 0
+        self.count = 0
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
         # JAX imports modules when it first needs them, and a handler could find one half imported.
         jax.block_until_ready(jax.jit(lambda x: x + 1)(1.0))
         self._tap()
-        self.taps = 0
         signal.signal(signal.SIGALRM, self._handle)
         # A system call that a signal interrupts goes on, as with Python's own.
         signal.siginterrupt(signal.SIGALRM, False)
@@ -73,18 +69,18 @@ class Signals:
     def _handle(self, *_: object) -> None:
         if self._busy:
             return
-        self._busy = True
-        try:
+        with self.off():
             self.count += 1
-            if HANDLERS_TAP and self._random.random() < 0.3 and self._outside_of_traces():
-                self._tap()
-            else:
-                sorted(str(number) for number in range(50))
-        except Exception:
-            # What the signal has interrupted could swallow it. Then the tap would only be missing when the round ends.
-            self._record.note("error", f"the handler of signal {self.count}: {traceback.format_exc()[-6000:]}")
-        finally:
-            self._busy = False
+            try:
+                if HANDLERS_TAP and self._random.random() < 0.3 and self._outside_of_traces():
+                    self._tap()
+                else:
+                    for number in range(self._random.randrange(100_000)):
+                        np.int32(number)
+            except Exception:
+                # What the signal has interrupted could swallow it: then only the tap would be missing.
+                witness = f"the handler of signal {self.count}: {traceback.format_exc()[-6000:]}"
+                self._record.note("error", witness)
 
     def _outside_of_traces(self) -> bool:
         """Whether a handler can run JAX now.
@@ -99,29 +95,7 @@ class Signals:
 
     def _tap(self) -> None:
         # In a callback it would run at once, and not after what is queued: each is for itself.
-        program, name = self._program, f"signal {self.count}"
-        run = Run(self._record.new_number(), name, program.shape(0), program.devices, inside=True)
-        self.taps += 1
-        self._record.begin(run)
+        run = self._record.begin(f"signal {self.count}", self._program.shape(0), self._program.devices, inside=True)
         # JAX refuses an operation that a handler runs while it prepares the same one: "Recursively calling jit".
-        program.tap(run)
+        self._program.tap(run)
         run.returned = time.monotonic_ns()
-
-
-@contextlib.contextmanager
-def computing(seed: int) -> Iterator[None]:
-    """A thread computes in Python, in bursts, and so holds the interpreter lock whenever it can."""
-    random, ended = Random(f"{seed}-computing"), threading.Event()
-
-    def compute() -> None:
-        while not ended.wait(2 * COMPUTING_SECONDS * random.random()):
-            for number in range(random.randrange(200_000)):
-                np.int32(number)
-
-    thread = threading.Thread(target=compute, name="computing", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

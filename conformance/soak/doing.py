@@ -8,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -27,26 +25,15 @@ from .specs import Form, Layout, ProgramSpec, Shape, drawn, drawn_eager, drawn_n
 MOST_UNFETCHED = 6
 LONGEST_MOMENT = 0.05
 """Seconds for which a slow callback waits."""
-
 EAGER_PART = 0.1
 """The part of the runs that are outside of jit."""
-
 NOTHING, TAP_RAISES, CALL_RAISES = "nothing", "a tap raises", "a call raises"
 SLOW, NESTED = "a callback waits a moment", "a callback runs a program"
 SPECIALS = {NOTHING: 82.0, TAP_RAISES: 5.0, CALL_RAISES: 4.0, SLOW: 3.0, NESTED: 6.0}
 """What a run has beside callbacks that return."""
-
-FILLINGS = (
-    ("id_tap", 300, 16_000, "float32"),
-    ("id_tap", 3, 1 << 20, "complex64"),
-    ("call", 1, 1 << 20, "complex64"),
-)
+FILLINGS = (("id_tap", 300, 16_000), ("id_tap", 6, 1 << 20), ("call", 2, 1 << 20))
 """Callbacks, how many on each device, and the elements of each. hostcb has 16 MiB for a queue, 64 MiB for the blocks of
 large taps, and 64 MiB for those of other large operands."""
-
-FILLING_SECONDS = 0.5
-"""How long the first callback waits, on each device."""
-
 DISPATCHING = threading.Lock()
 """Held while a program on several devices is dispatched: threads that do so at once can hang XLA:CPU, with or without
 callbacks."""
@@ -61,13 +48,14 @@ class Doer:
         self._name, self._random = name, Random(f"{seed}-{name}")
         self._record, self._implementation, self._devices = record, implementation, devices
         self._programs: list[Program] = []
+        self._program = functools.partial(Program, record=record, implementation=implementation, devices=devices)
         self._nested = self._program(drawn_nested(self._random, len(devices)))
+        self._nested.compile_ahead()
         self._unfetched: list[tuple[Run, Program, Any]] = []
         self._never = threading.Event()
 
     @property
     def held_functions(self) -> int:
-        """How many host functions its programs hold."""
         return sum(len(program.functions) for program in (self._nested, *self._programs))
 
     def acts(self, programs: int, acts: int) -> Iterator[Callable[[], Any]]:
@@ -79,10 +67,9 @@ class Doer:
             self._effects_barrier: 3.0,
             gc.collect: 2.0,
             jax.clear_caches: 0.3,
-            self._trace: 0.5,
         }
         for _ in range(programs):
-            yield lambda: self._programs.append(self._drawn_program())
+            yield lambda: self._programs.append(self._new_program())
         for _ in range(acts):
             yield drawn(self._random, how_often)
 
@@ -97,34 +84,30 @@ class Doer:
         try:
             self._implementation.barrier()
         except self._implementation.callback_exception as error:
-            self._record.reported(failure.text for failure in error.failures)
+            self._record.reported(failure.exception for failure in error.failures)
         self._record.barrier(began)
 
     def fill_queues(self) -> None:
-        """Let a lot be queued and held on each device: memory of queues and pools that is used for the first time is no
-        leak.
-        """
+        """Let a lot be held on each device: memory of queues and pools that is used for the first time is no leak."""
         layout = Layout.PMAP if len(self._devices) > 1 else Layout.ONE_DEVICE
-        for kind, times, size, dtype in FILLINGS:
-            program = self._program(ProgramSpec(layout, Form.FORI, (kind,), times, size, dtype))
-            wait = functools.partial(self._never.wait, FILLING_SECONDS)
+        wait = functools.partial(self._never.wait, 0.5)
+        for kind, times, size in FILLINGS:
+            program = self._program(ProgramSpec(layout, Form.SCAN, (kind,), times, size))
             effects = {(slot, 0): wait for slot in range(len(program.devices))}
-            self._dispatch(program, self._new_run(program, program.shape(0), effects=effects))
-            self._fetch_all_but(0)
+            self._dispatch(program, self._begin(program, program.shape(0), effects=effects))
+            self.end_round()
             self.barrier()
 
+    def _new_program(self) -> Program:
+        return self._program(drawn_program(self._random, len(self._devices)))
+
     def _replace_program(self) -> None:
-        self._programs[self._random.randrange(len(self._programs))] = self._drawn_program()
+        self._programs[self._random.randrange(len(self._programs))] = self._new_program()
 
     def _effects_barrier(self) -> None:
         began = time.monotonic_ns()
         jax.effects_barrier()
         self._record.barrier(began, self._name)
-
-    def _trace(self) -> None:
-        """Record what all threads do meanwhile."""
-        with tempfile.TemporaryDirectory() as folder, self._implementation.namespace.trace(Path(folder) / "trace.json"):
-            self._run()
 
     def _run(self) -> None:
         random = self._random
@@ -136,51 +119,43 @@ class Doer:
         special, chance = drawn(random, SPECIALS), random.random()
         most = random.choice((0, 0, MOST_UNFETCHED))
         for _ in range(random.choice((0, 0, 0, 1, 4))):
-            self._dispatch(program, self._new_run(program, shape))
-        self._dispatch(program, self._special_run(program, shape, special, chance))
+            self._dispatch(program, self._begin(program, shape))
+        run = self._begin(program, shape)
+        self._make_special(run, program, special, chance)
+        self._dispatch(program, run)
         self._fetch_all_but(most)
 
-    def _program(self, spec: ProgramSpec) -> Program:
-        return Program(spec, self._record, self._implementation, self._devices)
+    def _begin(self, program: Program, shape: Shape, **more: Any) -> Run:
+        return self._record.begin(self._name, shape, program.devices, **more)
 
-    def _drawn_program(self) -> Program:
-        return self._program(drawn_program(self._random, len(self._devices)))
-
-    def _new_run(self, program: Program, shape: Shape, **more: Any) -> Run:
-        return Run(self._record.new_number(), self._name, shape, program.devices, **more)
-
-    def _special_run(self, program: Program, shape: Shape, special: str, chance: float) -> Run:
-        """A run of the program with something special at one of its steps, if it has a place for it."""
-        run = self._new_run(program, shape)
-        places = [*range(len(shape.steps))]
+    def _make_special(self, run: Run, program: Program, special: str, chance: float) -> None:
+        """Let something special happen at one of the run's steps, if it has a place for it."""
+        places = [*range(len(run.shape.steps))]
         if special in (TAP_RAISES, CALL_RAISES):
-            places = shape.failing_steps(taps=special == TAP_RAISES)
+            places = run.shape.failing_steps(taps=special == TAP_RAISES)
         if special == CALL_RAISES and program.spec.layout == Layout.MESH:
             # The devices refuse together, a moment later than the callback failed.
-            places = [place for place in places if place == len(shape.steps) - 1]
+            places = [place for place in places if place == len(run.shape.steps) - 1]
         if special == NOTHING or not places:
-            return run
+            return
         where = int(chance * len(program.devices)), places[int(chance * len(places))]
         run.fails_at = where if special == CALL_RAISES else None
-        run.effects = {where: self._run_nested}
+        effect: Callable[[], Any] = self._run_nested
         if special == SLOW:
-            run.effects = {where: functools.partial(self._never.wait, chance * LONGEST_MOMENT)}
+            effect = functools.partial(self._never.wait, chance * LONGEST_MOMENT)
         elif special != NESTED:
             what = f"the failure of {special} in {program.spec}"
-            run.effects = {where: self._record.plan_failure((run.number, *where), what)}
-        return run
+            effect = self._record.plan_failure((run.number, *where), what)
+        run.effects = {where: effect}
 
     def _run_nested(self) -> None:
         """Run a program in a callback: what it taps is not queued."""
-        program = self._nested
-        run = self._new_run(program, program.shape(0), inside=True)
-        self._record.begin(run)
-        values = np.asarray(program(run)).reshape(-1)
+        run = self._begin(self._nested, self._nested.shape(0), inside=True)
+        values = np.asarray(self._nested(run)).reshape(-1)
         run.returned = run.complete = time.monotonic_ns()
         self._record.fetched(run, values.tolist())
 
     def _dispatch(self, program: Program, run: Run) -> None:
-        self._record.begin(run)
         with self._planned_failure(program, run):
             try:
                 with contextlib.nullcontext() if program.on_one_device else DISPATCHING:

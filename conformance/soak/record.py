@@ -6,10 +6,8 @@ Nothing here has a lock: a signal handler that comes under it could wait for a p
 from __future__ import annotations
 
 import itertools
-import re
-import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,14 +23,9 @@ from .specs import NUMBERS, RESULT_MARK, SMALL, ProgramSpec, Shape, Step, base_c
 
 NOT_YET = 1 << 62
 """A time after all others."""
-
-MOST_ANOMALIES = 20
-MOST_WAITING = 12
 ONE_IN = 8
 """Of so many arrays one is kept, to see that it does not change."""
 MOST_KEPT = 24
-
-_PLANTED = re.compile(r"planted in run (\d+) on slot (\d+) at step (\d+)\.")
 
 
 class PlantedError(Exception):
@@ -40,6 +33,7 @@ class PlantedError(Exception):
 
     def __init__(self, number: int, slot: int, step: int) -> None:
         super().__init__(f"planted in run {number} on slot {slot} at step {step}.")
+        self.key = number, slot, step
 
 
 @dataclass(eq=False)
@@ -56,7 +50,7 @@ class Run:
     fails_at: tuple[int, int] | None = None
     """Slot and step at which its computation ends with an error."""
     effects: Mapping[tuple[int, int], Callable[[], Any]] = field(default_factory=dict)
-    begun: int = NOT_YET
+    begun: int = field(default_factory=time.monotonic_ns)
     returned: int = NOT_YET
     """The times before and after its dispatch, in monotonic nanoseconds."""
     complete: int = NOT_YET
@@ -90,56 +84,43 @@ class Record:
 
     def __init__(self) -> None:
         self.anomalies: list[Anomaly] = []
-        self.failed = threading.Event()
-        """Set with the first anomaly."""
-        self.by_kind: Counter[str] = Counter()
-        """Callbacks of all runs that are judged."""
-        self.events = self.runs = self.judged = 0
-        self.failures = 0
-        """Failures that were planted, and that a barrier has reported."""
+        self.events = self.runs = self.failures = 0
         self._runs: dict[int, Run] = {}
         self._unreported: dict[tuple[int, int, int], str] = {}
-        self._numbers, self._sequence, self._begun, self._arrays = (itertools.count(first) for first in (1, 0, 1, 1))
+        self._numbers, self._sequence, self._arrays, self._counted = (itertools.count(first) for first in (1, 0, 1, 1))
         self._kept: deque[Event] = deque()
 
     def waiting(self) -> list[str]:
         """A text of the runs for which no barrier has waited yet."""
-        runs = [run for run in list(self._runs.values()) if run.complete == NOT_YET]
-        words = [f"{run}: {len(run.events)} of {len(run.shape.steps) * len(run.devices)} callbacks" for run in runs]
-        return words[:MOST_WAITING] + [f"and {len(runs) - MOST_WAITING} more"] * (len(runs) > MOST_WAITING)
+        return [
+            f"{run}: {len(run.events)} of {len(run.shape.steps) * len(run.devices)} callbacks"
+            for run in list(self._runs.values())
+            if run.complete == NOT_YET
+        ]
 
-    def note(self, kind: str, witness: str, stage: Stage = Stage.CALLBACK) -> None:
-        self._found([Anomaly(kind, stage, witness)])
+    def note(self, kind: str, witness: str) -> None:
+        self.anomalies.append(Anomaly(kind, Stage.CALLBACK, witness))
 
-    def _found(self, anomalies: Iterable[Anomaly]) -> None:
-        for anomaly in itertools.islice(anomalies, max(0, MOST_ANOMALIES - len(self.anomalies))):
-            self.anomalies.append(anomaly)
-            self.failed.set()
-
-    # What the threads do ----------------------------------------------------------------------------
-
-    def new_number(self) -> int:
-        return next(self._numbers) % NUMBERS
-
-    def begin(self, run: Run) -> None:
-        """The run's dispatch begins."""
-        run.begun = time.monotonic_ns()
+    def begin(self, thread: str, shape: Shape, devices: tuple[int, ...], **more: Any) -> Run:
+        """The dispatch of a run begins."""
+        number = self.runs = next(self._numbers)
+        run = Run(number % NUMBERS, thread, shape, devices, **more)
         self._runs[run.number] = run
-        self.runs = next(self._begun)
+        return run
 
     def fetched(self, run: Run, results: Iterable[int]) -> None:
         """The run's results are here, one for each device."""
         actual = list(results)
         expected = [run.shape.result(run.number, slot) for slot in range(len(run.devices))]
         if run.fails_at is not None:
-            self.note("no error", f"{run} was to fail at {run.fails_at}, and has a result", Stage.RESULT)
+            self.note("no error", f"{run} was to fail at {run.fails_at}, and has a result")
         elif actual != expected:
-            self.note("result", f"{run}: the results are {actual}, expected {expected}", Stage.RESULT)
+            self.note("result", f"{run}: the results are {actual}, expected {expected}")
 
     def raised(self, run: Run, error: BaseException, in_thread: bool) -> None:
         """The run ended with an error; `in_thread` if its callbacks run in the dispatching thread."""
         if run.fails_at is None:
-            self.note("error", f"{run} ended with {_short(repr(error))}", Stage.RESULT)
+            self.note("error", f"{run} ended with {_short(repr(error))}")
         elif str(PlantedError(run.number, *run.fails_at)) not in str(error):
             self.note("wrong error", f"{run} failed at {run.fails_at}, and ended with {_short(repr(error))}")
         elif in_thread and not isinstance(error.__cause__, PlantedError):
@@ -161,18 +142,14 @@ class Record:
 
         return fail
 
-    def reported(self, texts: Iterable[str]) -> None:
-        """A barrier has reported failures of callbacks."""
-        for text in texts:
-            found = _PLANTED.search(text)
-            key = (int(found[1]), int(found[2]), int(found[3])) if found else None
-            if key is None or self._unreported.pop(key, None) is None:
-                witness = f"a barrier reported what did not fail, or what was reported before: {_short(text)}"
-                self.note("wrong failure", witness, Stage.BARRIER)
-            else:
+    def reported(self, errors: Iterable[BaseException]) -> None:
+        """A barrier has reported that callbacks raised these."""
+        for error in errors:
+            if isinstance(error, PlantedError) and self._unreported.pop(error.key, None) is not None:
                 self.failures += 1
-
-    # What the callbacks do --------------------------------------------------------------------------
+            else:
+                what = "what did not fail, or what was reported before"
+                self.note("wrong failure", f"a barrier reported {what}: {_short(repr(error))}")
 
     def saw(self, site: str, spec: ProgramSpec | None, code: int, data: Any = None, device: int | None = None) -> Any:
         """A callback runs; returns its result, or does what the run has planned for this step."""
@@ -186,7 +163,9 @@ class Record:
             site = f"{site} of {spec}"
         leaves = (np.asarray(code, np.int32), *(() if data is None else self._wrong(data, code, run.shape.spec)))
         sequence, begin = next(self._sequence), time.monotonic_ns()
-        self.events = sequence + 1
+        if not run.inside:
+            # Handlers of signals go on while all else hangs.
+            self.events = next(self._counted)
         try:
             if effect := run.effects.get((slot, place)):
                 effect()
@@ -203,16 +182,14 @@ class Record:
         if not next(self._arrays) % ONE_IN:
             self._kept.append(Event(0, str(spec), (data.copy(),), kept=(data,)))
             if len(self._kept) > MOST_KEPT:
-                self._found(check_ownership(History((self._kept.popleft(),))))
+                self.anomalies += check_ownership(History((self._kept.popleft(),)))
         return ()
-
-    # When nothing runs ------------------------------------------------------------------------------
 
     def judge(self) -> None:
         """Nothing runs, and a barrier has returned: judge all runs, and forget them."""
         runs, self._runs = list(self._runs.values()), {}
         for what in self._unreported.values():
-            self.note("failure not reported", f"no barrier reported {what}", Stage.BARRIER)
+            self.note("failure not reported", f"no barrier reported {what}")
         self._unreported.clear()
         in_order: defaultdict[Any, list[Run]] = defaultdict(list)
         for run in runs:
@@ -221,14 +198,12 @@ class Record:
             self._judge(some, ordered=True)
         self._judge(runs, ordered=False)
         for run in runs:
-            self.by_kind.update(run.step_of(event).kind for event in run.events)
             awaited = tuple(event for event in run.events if run.step_of(event).callback.runs is Runs.ONCE)
             if run.complete != NOT_YET:
-                self._found(check_barrier(History(awaited, run.complete)))
+                self.anomalies += check_barrier(History(awaited, run.complete))
         self._check_order_of_programs([run for run in runs if not run.inside])
-        self._found(check_ownership(History(tuple(self._kept))))
+        self.anomalies += check_ownership(History(tuple(self._kept)))
         self._kept.clear()
-        self.judged += len(runs)
 
     def _judge(self, runs: list[Run], ordered: bool) -> None:
         expected = [event for run in runs for event in run.expected(ordered=ordered)]
@@ -237,8 +212,8 @@ class Record:
         found = judge(expected, [], History(tuple(actual)), [], "device", ordered)
         if found:
             whose = runs[0] if len(runs) == 1 else f"{len(runs)} runs, the first of them {runs[0]}"
-            self.note(found[0].kind, f"{whose}: {found[0].witness}", found[0].stage)
-            self._found(found[1:])
+            self.note(found[0].kind, f"{whose}: {found[0].witness}")
+            self.anomalies += found[1:]
 
     def _check_order_of_programs(self, runs: list[Run]) -> None:
         """On each device a program begins after the end of all whose dispatch had returned before."""

@@ -3,55 +3,61 @@
 from __future__ import annotations
 
 import contextlib
-import platform
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
-from .compiling import CompilingThreads
-from .disturbing import Signals, computing
+from .disturbing import Signals
 from .doing import Doer
-from .options import Options
+from .growth import Found, sample
 from .programs import Printed
 from .record import Record
-from .resources import sample
 
 
 @dataclass
 class Soak:
     """The threads of a soak; the calling thread, which must be the main one, is the first of them."""
 
-    options: Options
     implementation: Any
     devices: Sequence[jax.Device]
+    minutes: float = 0.0
+    """0 for no limit but that of events."""
+    events: int = 0
+    """0 for no limit but that of time."""
+    seed: int = 0
+    threads: int = 4
+    library: str = "hostcb"
+    """The package whose objects must not become more."""
+    warm_up: int = 500_000
+    """The events before which no sample counts: pools fill, and each thread of the runtime has its first callback."""
+    programs: int = 3
+    acts: int = 40
+    """The programs that a thread has at a time, and its acts in a round."""
     record: Record = field(default_factory=Record)
-    samples: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
-    """Set for an early end."""
 
     def __post_init__(self) -> None:
-        options, common = self.options, (self.record, self.implementation, self.devices)
-        self._end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
-        self._over = False
+        common = self.seed, self.record, self.implementation, self.devices
+        self._begin, self._over = time.monotonic(), False
+        self._end = self._begin + 60 * self.minutes if self.minutes else float("inf")
         # By thread, and without a lock, under which a signal could come.
-        self._acts = [0] * options.threads
-        self._meeting = threading.Barrier(options.threads)
-        self._compiling = CompilingThreads()
-        self._signals = Signals(options.seed, *common)
-        self._doers = [Doer(f"thread {number}", options.seed, *common) for number in range(options.threads)]
+        self._acts = [0] * self.threads
+        self._meeting = threading.Barrier(self.threads)
+        self._signals = Signals(*common)
+        self._doers = [Doer(f"thread {number}", *common) for number in range(self.threads)]
 
     def run(self) -> None:
         others = [
             threading.Thread(target=self._thread, args=(number,), name=f"thread {number}", daemon=True)
-            for number in range(1, self.options.threads)
+            for number in range(1, self.threads)
         ]
-        with computing(self.options.seed), contextlib.redirect_stdout(Printed(self.record)):
+        with contextlib.redirect_stdout(Printed(self.record)):
             for thread in others:
                 thread.start()
             self._doers[0].fill_queues()
@@ -60,39 +66,17 @@ class Soak:
             for thread in others:
                 thread.join()
 
-    def progress(self) -> dict[str, Any]:
-        """How far it is, for JSON."""
-        record = self.record
-        return {
-            "jax": jax.__version__,
-            "python": platform.python_version(),
-            "acts": sum(self._acts),
-            "events": record.events,
-            "runs": record.runs,
-            "rounds": len(self.samples),
-            "judged": record.judged,
-            "found": len(record.anomalies),
-            "waiting": record.waiting(),
-        }
+    def progress(self) -> tuple[int, ...]:
+        """Numbers that change as long as anything goes on."""
+        return sum(self._acts), self.record.events, len(self.samples)
 
-    def report(self) -> dict[str, Any]:
-        """What was found, for JSON."""
-        return {
-            **self.progress(),
-            "by_kind": dict(self.record.by_kind),
-            "failures": self.record.failures,
-            "signals": self._signals.count,
-            "signal_taps": self._signals.taps,
-            "compiling_threads": self._compiling.count,
-            "bytes_for_each": self._compiling.each,
-            "samples": self.samples,
-            "anomalies": [{"kind": each.kind, "witness": each.witness} for each in self.record.anomalies],
-        }
+    def found(self) -> Found:
+        return Found(self.record, self.samples, self.warm_up, time.monotonic() - self._begin)
 
     def _thread(self, number: int) -> None:
         doer = self._doers[number]
         while not self._over:
-            for act in doer.acts(self.options.programs, self.options.acts):
+            for act in doer.acts(self.programs, self.acts):
                 if self._leaves():
                     break
                 self._guarded(act)
@@ -105,8 +89,8 @@ class Soak:
             self._meeting.wait()
 
     def _leaves(self) -> bool:
-        enough = 0 < self.options.events <= self.record.events
-        return enough or time.monotonic() >= self._end or self.stopped.is_set() or self.record.failed.is_set()
+        enough = 0 < self.events <= self.record.events
+        return enough or time.monotonic() >= self._end or self.stopped.is_set() or bool(self.record.anomalies)
 
     def _guarded(self, act: Callable[[], Any]) -> None:
         """What raises here is an error that nobody planned."""
@@ -122,10 +106,7 @@ class Soak:
             self.record.judge()
         # Else what JAX keeps of programs would be most of what grows.
         jax.clear_caches()
-        if not self.record.failed.is_set():
+        if not self.record.anomalies:
             held = sum(doer.held_functions for doer in self._doers)
-            values = sample(self.options.library, held, self._compiling.kept)
-            self.samples.append({"events": self.record.events, "values": values})
+            self.samples.append((self.record.events, sample(self.library, held)))
         self._over = self._leaves()
-        if self.record.failed.is_set():
-            print(f"soak: {self.record.anomalies[0]}", file=sys.stderr)

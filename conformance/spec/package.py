@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import shutil
@@ -27,6 +28,13 @@ def command_here(command: str) -> str:
     here = Path(os.getcwd())
     named = program.relative_to(here) if program.is_relative_to(here) else program
     return shlex.quote(str(named)) + command.removeprefix(word)
+
+
+def install_here(packages: str) -> str:
+    """A command that installs packages for this interpreter, which has no pip if uv has made its environment."""
+    program = shlex.quote(sys.executable)
+    pip = f"{program} -m pip install" if importlib.util.find_spec("pip") else f"uv pip install --python {program}"
+    return f"{pip} {packages}"
 
 
 def module(name: str) -> str:

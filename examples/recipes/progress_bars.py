@@ -88,14 +88,16 @@ class TqdmBars(Bars):
     """Bars of tqdm, which gets the options."""
 
     def __init__(self, **options: Any) -> None:
+        # Here and not in a tap, so that a missing tqdm is one error.
+        from tqdm import tqdm
+
         super().__init__()
+        self._tqdm = tqdm
         self._options = options
 
     def draw(self, label: str, done: int, total: int) -> None:
-        from tqdm import tqdm
-
         if label not in self._bars:
-            self._bars[label] = tqdm(desc=label, position=len(self._bars), total=total, **self._options)
+            self._bars[label] = self._tqdm(desc=label, position=len(self._bars), total=total, **self._options)
         bar = self._bars[label]
         if done < bar.n:
             # The loop inside another one begins again.

@@ -89,6 +89,8 @@ def run_eagerly(
     if kind.identity:
         waiting.cover_by_effects_barrier(device, tracker.drain)
         return [operand if isinstance(operand, jax.Array) else _as_array(operand) for operand in operands]
+    if not results:
+        return []
     _check_values(kind, results)
     return _placed(results, operands, devices)
 

@@ -57,7 +57,7 @@ def test_the_processes_of_pytest_and_the_readers_of_results_need_no_jax() -> Non
         "oracle.checkers",
         "reports.html",
     )
-    modules += ("bundles.earning", "spec.capabilities", "minimising.search", "minimising.failures", "soak.watching")
+    modules += ("bundles.earning", "spec.capabilities", "minimising.search", "minimising.failures")
     imports = "; ".join(f"import conformance.{module}" for module in modules)
     source = f"import sys; sys.modules['jax'] = None; {imports}"
     ended = subprocess.run([sys.executable, "-c", source], cwd=PROJECT, capture_output=True, text=True, check=False)

@@ -46,7 +46,7 @@ def test_each_process_has_the_callbacks_of_its_own_devices(name: str, devices: l
         ("jit/cpu-2x2+last", "placement last leaves out devices"),
         ("pjit.pmap/cpu-2x2", "a pmap takes the part of its own process"),
         ("grad.custom_vjp.pjit/cpu-2x2", "nothing says in which processes a cotangent"),
-        ("case.raises.jit/cpu-2x2", "this case runs in one process"),
+        ("case.tap_raises.jit/cpu-2x2", "this case runs in one process"),
         ("case.barrier_of_each_process.jit/cpu-8dev", "this case needs several processes"),
     ],
 )

@@ -1,8 +1,7 @@
-"""What a run prints at its end, and the reports that are made of its results: Markdown, the page and traces."""
+"""What a run prints at its end, and the reports that are made of its results: Markdown and the page."""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -11,9 +10,8 @@ from string import ascii_letters
 from typing import Any
 
 import pytest
-from results_fakes import CASE, KNOWN, LOST, PASSED, Page, cell, event, results, write
+from results_fakes import CASE, KNOWN, LOST, PASSED, Page, cell, results, write
 
-from conformance.cli.commands import main
 from conformance.cli.expect import entries
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.reports.html import html
@@ -21,7 +19,7 @@ from conformance.reports.markdown import markdown
 from conformance.reports.on_cpu import known_on_cpu
 from conformance.reports.results import load_results, record_of
 from conformance.reports.terminal import MOST_KNOWN, summary
-from conformance.spec.package import COMMAND, command_here
+from conformance.spec.package import COMMAND, command_here, install_here
 
 pytestmark = pytest.mark.contract("C5", "C70")
 
@@ -125,14 +123,18 @@ def test_a_failure_says_whose_it_may_be() -> None:
         failed(f"{name}/npu-1dev") for name in ("hostcb/call/jit", "hostcb/io_callback/jit", "jax/io_callback/jit")
     ]
     cells += [cell("hostcb/id_tap/scan/npu-1dev"), failed("jax/id_tap/scan/npu-1dev", on_cpu=known)]
+    cells += [failed(f"jax/call/{name}/npu-1dev", on_cpu=known) for name in ("scan", "pmap", "vmap")]
     run = record_of(results(*cells, platform="npu"))
     shared = [
         "hostcb: 2 cells. The same with jax: 1 not run, 1 failed.",
         "jax: 1 cell. The same with hostcb: 1 failed.",
     ]
-    of_jax = ["known on the CPU: JAX loses it. https://example.org/2", "jax: 1 cell. The same with hostcb: 1 passed."]
+    of_jax = [
+        "known on the CPU: JAX loses it. https://example.org/2",
+        "jax: 4 cells. The same with hostcb: 3 not run, 1 passed.",
+    ]
     causes = Page(html([run])).data["runs"][0]["causes"]
-    assert [(len(cause["cells"]), cause["notes"]) for cause in causes] == [(3, shared), (1, of_jax)]
+    assert [(len(cause["cells"]), cause["notes"]) for cause in causes] == [(3, shared), (4, of_jax)]
     for text in (summary(run), markdown([run])):
         assert all(note.removeprefix("known on the CPU: ") in text for note in (*shared, *of_jax))
     toml = "\n".join(entries(run, "2026-11-28", whole=False))
@@ -206,40 +208,14 @@ def test_a_printed_command_names_the_interpreter_that_works(tmp_path: Path, monk
     assert command_here(f"{COMMAND} run") == "python -m conformance run"
 
 
-# Traces.
-
-SWAPPED = LOST | {
-    "id": "hostcb/id_tap/scan/cpu-8dev",
-    "anomaly": "order",
-    "witness": "order: cpu:3 ran #7 before #6",
-    "history": [event(0, 3), event(1, 3), event(2, None), event(3, 0, begin=event(2, 0)["begin"])],
-    "evidence": [[0, 7], [1, 6]],
-}
-
-
-def traced(path: Path) -> tuple[list[dict[str, Any]], dict[int, str]]:
-    events = json.loads(path.read_text())
-    return events, {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
-
-
-def test_a_trace_has_a_track_for_each_device_and_thread_and_marks_the_witness(tmp_path: Path) -> None:
-    start = event(0, 3)["begin"]
-    overlapping = LOST | {"history": [event(0, 3), event(1, 3, begin=start + 1_000, end=start + 9_000)]}
-    write(tmp_path, SWAPPED, overlapping)
-    assert main(["report", str(tmp_path), "--trace", str(tmp_path / "traces")]) == 0
-    events, names = traced(tmp_path / "traces" / "hostcb_id_tap_scan_cpu-8dev.json")
-    slices = [each for each in events if each["ph"] == "X"]
-    assert [names[each["tid"]] for each in slices] == ["cpu:3", "cpu:3", "thread 1", "cpu:0"]
-    assert [each["name"] for each in slices if "witness" in each["cat"]] == ["#7 first", "#6 first"]
-    assert [each["ts"] for each in slices] == [0.0, 7.0, 14.0, 14.0]
-    assert slices[0]["dur"] == 3.0
-    assert [each["name"] for each in events if each["ph"] == "i"] == [SWAPPED["witness"]] * 2
-    _, names = traced(tmp_path / "traces" / "hostcb_call_scan_cpu-8dev.json")
-    assert sorted(names.values()) == ["cpu:3", "cpu:3 (2)"]
-
-
-def test_results_without_a_history_cannot_be_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path, PASSED)
-    assert main(["report", str(tmp_path), "--trace", str(tmp_path / "traces")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("ERROR: no cell has a history to trace")
+@pytest.mark.parametrize(
+    ("spec", "command"),
+    [(object(), "/venv/python -m pip install uv"), (None, "uv pip install --python /venv/python uv")],
+)
+def test_a_printed_installation_is_for_this_interpreter(
+    spec: object, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment that uv has made has no pip."""
+    monkeypatch.setattr(sys, "executable", "/venv/python")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+    assert install_here("uv") == command

@@ -23,7 +23,6 @@ KERNELS = PROJECT / "docs" / "callbacks" / "buffer_callback.md"
 ELSEWHERE = {
     "docs/coming-from.md": "programs before and after; tests/contract/test_coming_from.py compares what they print",
     "docs/recipes.md": "parts of the files in examples/recipes; tests/contract/test_recipes.py runs these",
-    "docs/jax-bugs/*.md": "tests/conformance/test_jax_bugs.py runs them on the releases that have the bug",
     "docs/extending.md": "parts of a package that is not here",
     "docs/vendors.md": "files of a package that is not here; test_vendors.py has such a package",
 }

@@ -11,8 +11,6 @@ import sys
 import threading
 from pathlib import Path
 
-from conformance.soak.c_library import trim
-
 THREADS, PIECES, PIECE_BYTES = 6, 3, 4 << 20
 
 LARGE_BYTES = 8 << 20
@@ -55,7 +53,7 @@ def grown() -> float:
 
 
 def _resident() -> float:
-    trim()
+    ctypes.CDLL(None).malloc_trim(0)
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return float(fields["VmRSS"].split()[0]) / 1024
 

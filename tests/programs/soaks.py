@@ -15,8 +15,6 @@ from conformance.implementations.hostcb import Hostcb
 from conformance.mutants.host_functions import surround
 from conformance.mutants.implementation import Broken
 from conformance.mutants.mutant import Library, Mutant, Names
-from conformance.soak.found import Found
-from conformance.soak.options import Options
 from conformance.soak.rounds import Soak
 
 KEPT: list[Any] = []
@@ -56,11 +54,11 @@ def implementation(name: str) -> Hostcb:
 
 
 def soak(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    one = Soak(Options(**options), implementation(name), jax.devices())
+    one = Soak(implementation(name), jax.devices(), **options)
     one.run()
-    found = Found(one.options, one.report(), 1.0)
+    found = one.found()
     return {
-        "anomalies": found.anomalies,
+        "anomalies": [str(anomaly) for anomaly in one.record.anomalies],
         "growing": found.growing,
         "events": one.record.events,
         "summary": found.summary(),

@@ -52,29 +52,22 @@ def whole_plan_of(
 ) -> Plan:
     """The cells for every release in a fixed order: the planned programs, the covering rows, the drawn compositions."""
     plan = make_whole_plan(implementations, _ends(platform, device_counts), sampled=not choice.full)
-    cells: dict[str, Cell] = {cell.id: cell for cell in plan.cells}
+    further: list[Cell] = []
     for implementation in implementations:
-        for row in covering_of(implementation, platform, tuple(device_counts), choice).rows:
-            cell = cell_of(implementation, platform, row)
-            cells.setdefault(cell.id, cell)
-        for cell in drawn(implementation, platform, device_counts, choice):
-            cells.setdefault(cell.id, cell)
-        for further in _undrawn(implementation, platform, device_counts):
-            cells.setdefault(further.id, further)
+        rows = covering_of(implementation, platform, tuple(device_counts), choice).rows
+        further += [cell_of(implementation, platform, row) for row in rows]
+        further += drawn(implementation, platform, device_counts, choice)
+        further += _undrawn(implementation, platform, device_counts)
         if choice.full:
-            for cell in every_data(implementation, platform, max(device_counts)):
-                cells.setdefault(cell.id, cell)
-    return Plan(tuple(cells.values()), plan.ineligible)
+            further += every_data(implementation, platform, max(device_counts))
+    return plan.with_(Plan(tuple(further), ()))
 
 
 def undrawn_plan_of(implementations: Sequence[str], platform: str, device_counts: Sequence[int]) -> Plan:
     """The part of `whole_plan_of` that is not drawn: to draw the rest takes seconds."""
     plan = make_whole_plan(implementations, _ends(platform, device_counts))
-    cells = {cell.id: cell for cell in plan.cells}
-    for implementation in implementations:
-        for cell in _undrawn(implementation, platform, device_counts):
-            cells.setdefault(cell.id, cell)
-    return Plan(tuple(cells.values()), plan.ineligible)
+    further = [cell for implementation in implementations for cell in _undrawn(implementation, platform, device_counts)]
+    return plan.with_(Plan(tuple(further), ()))
 
 
 def _ends(platform: str, device_counts: Sequence[int]) -> list[Topology]:

@@ -151,5 +151,10 @@ def judged_claims(claims: Sequence[str], rows: Sequence[Observed]) -> tuple[Clai
     return tuple(found)
 
 
-def heading(implementation: str, depth: Depth) -> str:
-    return implementation if depth is Depth.RUN else f"{implementation} at {depth.value}"
+def table_of(rows: Sequence[Observed]) -> tuple[list[str], dict[str, list[Observed]]]:
+    """Capabilities down, by their names; across, under these headings, implementations and depths."""
+    headings = (
+        row.implementation if row.depth is Depth.RUN else f"{row.implementation} at {row.depth.value}" for row in rows
+    )
+    names = dict.fromkeys(row.name for row in rows)
+    return [*dict.fromkeys(headings)], {name: [row for row in rows if row.name == name] for name in names}

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..oracle.repetition import Repetition
 from ..spec.package import command_here
-from .capabilities import heading
+from .capabilities import table_of
 from .causes import grouped
 from .results import CellRecord, EventRecord, Known, RunRecord
 from .visible import visible
@@ -97,15 +97,9 @@ def _link(words: str) -> str:
 
 
 def _capabilities_data(run: RunRecord) -> dict[str, Any]:
-    """A table: capabilities down, implementations and depths across."""
-    rows = run.capabilities
-    return {
-        "columns": list(dict.fromkeys(heading(row.implementation, row.depth) for row in rows)),
-        "rows": [
-            [name, *([row.answer, row.counted] for row in rows if row.name == name)]
-            for name in dict.fromkeys(row.name for row in rows)
-        ],
-    }
+    columns, rows = table_of(run.capabilities)
+    answers = [[name, *([row.answer, row.counted] for row in of_name)] for name, of_name in rows.items()]
+    return {"columns": columns, "rows": answers}
 
 
 def _cell_data(cell: CellRecord, known: Sequence[Known]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ..oracle.rates import CONFIDENCE, percent
 from ..oracle.verdicts import ExpectationStatus
-from .capabilities import heading
+from .capabilities import table_of
 from .causes import grouped
 from .markup import code, fenced, grid, link, text
 from .results import CellRecord, RunRecord, known_failures
@@ -39,17 +39,12 @@ def _run(run: RunRecord) -> Iterable[str]:
 
 def _capabilities(run: RunRecord) -> Iterable[str]:
     """What was observed of each capability, and of each claim of the vendor."""
-    rows = run.capabilities
-    columns = list(dict.fromkeys((row.implementation, row.depth) for row in rows))
+    columns, rows = table_of(run.capabilities)
     if columns:
         yield from ("", "## Capabilities", "")
-        lines = []
-        for name in dict.fromkeys(row.name for row in rows):
-            of_name = {(row.implementation, row.depth): row for row in rows if row.name == name}
-            words = next(iter(of_name.values())).words
-            named = f"{code(name)}{f': {text(words)}' if words else ''}"
-            lines.append([named, *(of_name[column].counted for column in columns)])
-        yield from grid(["capability", *(text(heading(*column)) for column in columns)], lines)
+        words = {name: f": {text(first.words)}" if first.words else "" for name, (first, *_) in rows.items()}
+        lines = ([f"{code(name)}{words[name]}", *(row.counted for row in own)] for name, own in rows.items())
+        yield from grid(["capability", *map(text, columns)], lines)
     if run.claims:
         yield ""
         yield from (f"- {'**FAILED**: ' if claim.failed else ''}{text(claim.sentence)}" for claim in run.claims)

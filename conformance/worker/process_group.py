@@ -48,7 +48,6 @@ class ProcessGroup:
         implementation: str,
         log: Path,
         extra_xla_flags: Sequence[str] = (),
-        environment: Mapping[str, str] = os.environ,
         quick: Sequence[str] = QUICK_COMPILATION,
         start_workers: StartWorkers | None = None,
         coordinator_address: str | None = None,
@@ -62,9 +61,9 @@ class ProcessGroup:
         self._port: socket.socket | None = None
         if coordinator_address is None:
             self._port, coordinator_address = _held_port()
-        own = worker_environment(topology, extra_xla_flags, environment, quick)
-        changed = {name: value for name, value in own.items() if environment.get(name) != value}
-        absent = tuple(environment.keys() - own.keys())
+        own = worker_environment(topology, extra_xla_flags, os.environ, quick)
+        changed = {name: value for name, value in own.items() if os.environ.get(name) != value}
+        absent = tuple(os.environ.keys() - own.keys())
         starts = [
             Start(
                 [topology.name, implementation, "--process", str(rank), "--coordinator", coordinator_address],
@@ -183,13 +182,9 @@ class ProcessGroup:
         self._put_down()
         return self._broken(crashed, hanging, {}, seconds, None if hanging else Stage.EXIT)
 
-    def end(self) -> None:
-        """Kill the processes, from any thread: the one that runs cells sees their end, and buries them."""
+    def kill(self) -> None:
         for transport in self._transports:
             transport.kill()
-
-    def kill(self) -> None:
-        self.end()
         until = time.monotonic() + KILL_DEADLINE
         for rank, transport in enumerate(self._transports):
             self._ended.setdefault(rank, transport.wait(max(0.0, until - time.monotonic())))

@@ -77,21 +77,17 @@ class WorkerProcess:
         implementation: str | None,
         log: Path,
         extra_xla_flags: Sequence[str] = (),
-        environment: Mapping[str, str] = os.environ,
         quick: Sequence[str] = QUICK_COMPILATION,
         python: OtherPython | None = None,
-        fresh: bool = False,
     ) -> None:
-        """Start a worker, by default with this process's own interpreter, and `fresh` if it must not be a fork."""
-        jaxlib = None
-        if python:
-            jaxlib, environment = python.jaxlib, python.environment(environment)
+        """Start a worker, by default with this process's own interpreter."""
+        inherited = python.environment(os.environ) if python else os.environ
         self.topology = topology
         self.implementation = implementation
         self.log = log
         arguments = [topology.name, *([implementation] if implementation else [])]
-        own = worker_environment(topology, extra_xla_flags, environment, quick, jaxlib)
-        self._transport = LocalTransport(arguments, own, log, python.executable if python else None, fresh)
+        own = worker_environment(topology, extra_xla_flags, inherited, quick, python.jaxlib if python else None)
+        self._transport = LocalTransport(arguments, own, log, python.executable if python else None)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._transport, selectors.EVENT_READ)
         self._reports: list[dict[str, Any]] = []
@@ -144,10 +140,6 @@ class WorkerProcess:
             return self._crash(status, time.monotonic() - started, Stage.EXIT)
         self._close()
         return Outcome(Verdict.PASS)
-
-    def end(self) -> None:
-        """Kill the process, from any thread: the one that runs cells sees its end, and buries it."""
-        self._transport.kill()
 
     def kill(self) -> None:
         self._transport.kill()

@@ -92,9 +92,8 @@ class LocalTransport:
         environment: Mapping[str, str],
         log: Path,
         python: Path | None = None,
-        fresh: bool = False,
     ) -> None:
-        """Start a worker, by default with this process's own interpreter, and `fresh` if it must not be a fork."""
+        """Start a worker, by default with this process's own interpreter."""
         self._log = log
         self._process: Process
         with log.open("ab") as stderr:
@@ -110,7 +109,7 @@ class LocalTransport:
                     start_new_session=True,
                 )
             else:
-                self._process = start_process(WORKER, arguments, environment, stderr, session=True, fresh=fresh)
+                self._process = start_process(WORKER, arguments, environment, stderr, session=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._commands, self._reports = self._process.stdin, self._process.stdout

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.helpers import STAGES
 
 import hostcb as hcb
 
@@ -34,7 +35,6 @@ def add_one(out: Any, *_: Any, **__: Any) -> None:
 
 
 MAKERS = pytest.mark.parametrize("make", [buffers, lent], ids=["buffer_callback", "dlpack_callback"])
-STAGES = pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
 
 
 @MAKERS

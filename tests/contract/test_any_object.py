@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.helpers import STAGES
 
 import hostcb as hcb
 from hostcb._spec.naming import MOST_CHARACTERS, describe, shown
 
 X = jnp.float32(2)
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
-STAGES = pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
 
 
 class Proxy:
@@ -173,7 +173,7 @@ def test_every_callable_has_a_name_in_errors(name: str, stage: Any) -> None:
 
 
 @pytest.mark.contract("H15")
-@pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
+@STAGES
 def test_callables_whose_results_are_no_arrays(stage: Any) -> None:
     for function in (unittest.mock.call, xmlrpc.client.ServerProxy, unittest.mock.Mock(), lambda _: Proxy(),
                      lambda _: Broken(), lambda _: unittest.mock.MagicMock()):  # fmt: skip
@@ -325,38 +325,6 @@ async def coroutine(x: Any, *_: Any) -> Any:
     return x
 
 
-def generator(x: Any, *_: Any) -> Any:
-    yield x
-
-
-async def asynchronous_generator(x: Any, *_: Any) -> Any:
-    yield x
-
-
-class AsyncCall:
-    async def __call__(self, x: Any, *_: Any) -> Any:
-        return x
-
-
-@pytest.mark.parametrize(
-    "function",
-    [coroutine, generator, asynchronous_generator, functools.partial(coroutine, 1), AsyncCall(), AsyncCall().__call__],
-    ids=["async", "generator", "async generator", "partial", "async call", "method"],
-)
-def test_functions_that_run_nothing_when_called_are_refused(function: Any) -> None:
-    for call in (
-        lambda: hcb.id_tap(function, X),
-        lambda: hcb.call(function, X, result_shape=X),
-        lambda: hcb.pure_callback(function, SCALAR, X),
-        lambda: hcb.io_callback(function, SCALAR, X),
-        lambda: hcb.debug.callback(function, X),
-        lambda: hcb.buffer_callback(function, SCALAR),
-        lambda: hcb.dlpack_callback(function, SCALAR),
-    ):
-        with pytest.raises(TypeError, match="a call makes an object and runs nothing"):
-            call()
-
-
 class Unwilling:
     """An object whose `repr` JAX needs for its own refusal."""
 
@@ -388,25 +356,3 @@ def test_shapes_by_a_function_of_whatever_is_an_operand(value: Any) -> None:
 def test_shapes_by_a_function_of_what_is_no_operand(value: Any) -> None:
     with pytest.raises(TypeError, match=r"^dlpack_callback: .*closure or functools\.partial"):
         hcb.dlpack_callback(lambda x: x, lambda x: x)(value)
-
-
-@pytest.mark.contract("H3")
-@pytest.mark.skipif(np.dtype(np.longdouble) == np.float64, reason="this platform has no longer floats than float64")
-@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
-def test_types_that_only_the_host_has_are_no_shapes(dtype: Any) -> None:
-    shape = jax.ShapeDtypeStruct((), dtype)
-    for call in (
-        lambda: hcb.pure_callback(lambda: 1, shape),
-        lambda: hcb.call(lambda _: 1, 1.0, result_shape=shape),
-        lambda: hcb.buffer_callback(lambda *_: None, shape)(),
-        lambda: hcb.dlpack_callback(lambda: 1, shape)(),
-    ):
-        with pytest.raises(ValueError, match="result_shape"):
-            call()
-
-
-@pytest.mark.contract("X1")
-@pytest.mark.parametrize("function", [coroutine, asynchronous_generator])
-def test_jax_arrays_refuses_a_function_whose_call_runs_nothing(function: Any) -> None:
-    with pytest.raises(TypeError, match=r"^jax_arrays: .*runs nothing"):
-        hcb.jax_arrays(function)

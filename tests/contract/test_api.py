@@ -13,11 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import helpers
-from support.helpers import Record
+from support.helpers import STAGES, Record
 
 import hostcb as hcb
-
-STAGING = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
 
 
 class Point(NamedTuple):
@@ -91,34 +89,23 @@ TREES = {
 }
 
 
-@pytest.mark.contract("H1")
-@STAGING
+@pytest.mark.contract("H1", "H3")
+@STAGES
 @pytest.mark.parametrize("name", TREES)
-def test_identity_on_any_tree(name: str, stage: Any) -> None:
+def test_any_tree_goes_to_a_tap_and_a_call_and_comes_back(name: str, stage: Any) -> None:
     tree, record = TREES[name], Record()
-    out = helpers.finish(stage(lambda x: hcb.id_tap(record.tap, x))(tree))
-    helpers.equal(out, tree, "what the tap returns")
-    assert len(record.all) == 1
-    helpers.equal(record.args[0], tree, "what the callback saw")
-    assert record.transforms == [()], f"transforms {record.transforms!r}, but should be an empty tuple"
-    for leaf in jax.tree.leaves(record.args[0]):
-        assert type(leaf) is np.ndarray, f"leaves are NumPy arrays, but got {type(leaf)}"
-
-
-@pytest.mark.contract("H3")
-@STAGING
-@pytest.mark.parametrize("name", TREES)
-def test_call_of_and_to_any_tree(name: str, stage: Any) -> None:
-    tree, record = TREES[name], Record()
-    out = stage(lambda x: hcb.call(record.caller(), x, result_shape=tree))(tree)
+    program = lambda x: hcb.call(record.caller(), hcb.id_tap(record.tap, x), result_shape=tree)
+    out = helpers.finish(stage(program)(tree))
     helpers.equal(out, tree, "what the call returns")
-    helpers.equal(record.args[0], tree, "what the callback saw")
-    for leaf in jax.tree.leaves(out):
-        assert isinstance(leaf, jax.Array), f"results are JAX arrays, but got {type(leaf)}"
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(out))
+    assert record.transforms == [(), None]
+    for arg in record.args:
+        helpers.equal(arg, tree, "what a callback saw")
+        assert all(type(leaf) is np.ndarray for leaf in jax.tree.leaves(arg))
 
 
 @pytest.mark.contract("H1")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("value", [3, 2.5, True, 1j, np.int8(4)], ids=repr)
 def test_python_scalars(value: Any, stage: Any) -> None:
     record = Record()
@@ -128,7 +115,7 @@ def test_python_scalars(value: Any, stage: Any) -> None:
 
 
 @pytest.mark.contract("H1")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("result", [7.0, 0, False, (), {"a": 1.0}, (np.zeros((0,), np.float32), None)], ids=repr)
 def test_result_replaces_the_value(result: Any, stage: Any) -> None:
     record = Record()
@@ -140,18 +127,10 @@ def test_result_replaces_the_value(result: Any, stage: Any) -> None:
 
 
 @pytest.mark.contract("H1")
-@STAGING
+@STAGES
 def test_the_value_of_a_tap_is_ignored(stage: Any) -> None:
     out = stage(lambda x: hcb.id_tap(lambda arg, transforms: object(), x))(1.0)
     assert float(helpers.finish(out)) == 1.0
-
-
-@pytest.mark.contract("H1", "H3")
-@pytest.mark.parametrize("function", [None, 3, "print", {}], ids=repr)
-@pytest.mark.parametrize("kind", ["tap", "call"])
-def test_not_callable(kind: str, function: Any) -> None:
-    with pytest.raises(TypeError, match="callable"):
-        hcb.id_tap(function, 1.0) if kind == "tap" else hcb.call(function, 1.0)
 
 
 @pytest.mark.contract("H1")
@@ -196,7 +175,7 @@ SHAPES = {
 
 
 @pytest.mark.contract("H3")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("name", SHAPES)
 def test_result_shape_by_example(name: str, stage: Any) -> None:
     example, (shape, dtype) = SHAPES[name]
@@ -211,53 +190,11 @@ def test_tracer_as_result_shape() -> None:
 
 
 @pytest.mark.contract("H3")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("nothing_at_all", [None, (), {}, [], (None, {})], ids=repr)
 def test_no_result(nothing_at_all: Any, stage: Any) -> None:
     out = stage(lambda x: hcb.call(lambda _: nothing_at_all, x, result_shape=nothing_at_all))(1.0)
     assert out == nothing_at_all
-
-
-class NoDtype:
-    shape = (2,)
-
-
-class BadShape:
-    shape, dtype = "text", np.dtype("float32")
-
-
-class Negative:
-    shape, dtype = (-1,), np.dtype("float32")
-
-
-class BadDtype:
-    shape, dtype = (2,), "no such dtype"
-
-
-MALFORMED = {
-    "string": "text", "object": object(), "no_dtype": NoDtype(), "bad_shape": BadShape(), "negative": Negative(),
-    "bad_dtype": BadDtype(), "class": np.float32, "strings": np.array(["a"]),
-    "inside": (1.0, object()), "objects": np.array([None]),
-}  # fmt: skip
-
-
-@pytest.mark.contract("H3")
-@pytest.mark.parametrize("shape", MALFORMED.values(), ids=MALFORMED)
-def test_malformed_result_shape_at_trace_time(shape: Any) -> None:
-    ran: list[Any] = []
-    with pytest.raises(ValueError, match="result_shape"):
-        jax.make_jaxpr(lambda x: hcb.call(ran.append, x, result_shape=shape))(1.0)
-    with pytest.raises(ValueError, match="result_shape"):
-        hcb.call(ran.append, 1.0, result_shape=shape)
-    assert not ran, "the callback must not run"
-
-
-@pytest.mark.contract("H3")
-@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
-def test_result_shape_of_64_bits_without_x64(dtype: str) -> None:
-    """JAX's own arrays cannot be 64 bits wide here, so the promise could not be kept."""
-    with pytest.raises(ValueError, match=r"(?s)result_shape.*x64"):
-        jax.make_jaxpr(lambda x: hcb.call(lambda a: a, x, result_shape=jax.ShapeDtypeStruct((2,), dtype)))(1.0)
 
 
 @pytest.mark.contract("H1")
@@ -320,7 +257,7 @@ def test_callbacks_that_are_methods_builtins_and_objects() -> None:
 
 
 @pytest.mark.contract("H1")
-@STAGING
+@STAGES
 def test_operands_that_share_memory_or_repeat(stage: Any) -> None:
     record = Record()
     x = jnp.arange(3.0)
@@ -333,7 +270,7 @@ def test_operands_that_share_memory_or_repeat(stage: Any) -> None:
 
 
 @pytest.mark.contract("H3")
-@STAGING
+@STAGES
 def test_unhashable_callable(stage: Any) -> None:
     class Unhashable:
         __hash__ = None

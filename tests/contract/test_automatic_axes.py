@@ -11,6 +11,7 @@ import pytest
 from jax.experimental.buffer_callback import buffer_callback
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.pairwise import in_turns
 
 import hostcb as hcb
 
@@ -55,8 +56,7 @@ def partly(function: Any, kind: AxisType = AxisType.Auto) -> tuple[Any, Any]:
 
 @pytest.mark.contract("H9", "H27", "B5")
 @pytest.mark.parametrize("axes", [AxisType.Auto, AxisType.Explicit], ids=["automatic", "explicit"])
-@pytest.mark.parametrize("construct", CONSTRUCTS)
-@pytest.mark.parametrize("name", KINDS)
+@in_turns(("construct", "name"), CONSTRUCTS, KINDS, times=3)
 def test_a_pure_one_gets_the_whole_part_on_each_device(name: str, construct: str, axes: AxisType) -> None:
     if axes is AxisType.Explicit and construct in ("in a cond", "in a nested shard_map"):
         pytest.skip("the type of the result says nothing of explicit axes, also that of JAX's own: JAX refuses these")

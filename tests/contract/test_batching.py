@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax import lax
 from support import helpers
-from support.helpers import Record
-from support.transforming import EXAMPLES, STAGING, power3, seen
+from support.helpers import STAGES, Record
+from support.transforming import EXAMPLES, power3, seen
 
 import hostcb as hcb
 
@@ -22,7 +22,7 @@ def batch(*entries: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.contract("H7")
-@STAGING
+@STAGES
 @EXAMPLES
 def test_vmap_of_the_example(example: Any, stage: Any) -> None:
     record = Record()
@@ -34,7 +34,7 @@ def test_vmap_of_the_example(example: Any, stage: Any) -> None:
 
 
 @pytest.mark.contract("H7")
-@STAGING
+@STAGES
 @pytest.mark.parametrize(
     ("in_axes", "shapes", "dims"),
     [
@@ -59,7 +59,7 @@ def test_batch_dims(in_axes: Any, shapes: Any, dims: Any, stage: Any) -> None:
 
 
 @pytest.mark.contract("H7")
-@STAGING
+@STAGES
 def test_nested_vmaps_add_an_entry_each(stage: Any) -> None:
     record = Record()
     x, y = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(3, dtype=np.float32)
@@ -116,7 +116,7 @@ WHERE = pytest.mark.parametrize("where", ["body", "cond", "both", "none"])
 
 
 @pytest.mark.contract("H7")
-@STAGING
+@STAGES
 @WHERE
 @pytest.mark.parametrize("unused", [False, True], ids=["used", "unused"])
 def test_vmap_of_while_with_a_batched_predicate(where: str, unused: bool, stage: Any) -> None:
@@ -273,7 +273,7 @@ METHODS = {
 
 
 @pytest.mark.contract("H8")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("in_axis", [0, 1])
 @pytest.mark.parametrize("method", METHODS)
 def test_vmap_methods(method: str, in_axis: int, stage: Any) -> None:

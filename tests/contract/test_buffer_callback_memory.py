@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from jax import lax
 from support import helpers
-from support.helpers import Record, address, like
+from support.helpers import STAGES, Record, address, like
 
 import hostcb as hcb
 
 X = np.arange(8, dtype=np.float32)
-STAGES = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
 
 
 def add_one(ctx: Any, out: Any, x: Any) -> None:

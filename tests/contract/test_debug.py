@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from jax import lax
 from support import helpers
-from support.helpers import Record
+from support.helpers import STAGES, Record
+from support.pairwise import in_turns
 from support.printed_text import Printed, Show
-from support.transforming import STAGING
 
 import hostcb as hcb
 
@@ -62,7 +62,7 @@ TEXTS: dict[str, Callable[[Show], Any]] = {
 }
 
 
-@STAGING
+@STAGES
 @pytest.mark.parametrize("text", TEXTS)
 def test_prints_the_very_text_that_jax_prints(stage: Any, text: str, printed: Printed) -> None:
     program = lambda show: stage(lambda: TEXTS[text](show))()
@@ -76,7 +76,7 @@ def test_dict_of_arrays_as_the_documentation_shows_it(printed: Printed) -> None:
     assert printed() == "x: {'foo': Array(2, dtype=int32)}\n"
 
 
-@STAGING
+@STAGES
 def test_braces_in_formats(stage: Any, printed: Printed) -> None:
     """JAX's own takes the first field for the only one and fails."""
     stage(lambda x: hcb.debug.print("{{x}} is {x}", x=x))(2)
@@ -110,7 +110,7 @@ def test_static_arguments(printed: Printed) -> None:
     assert printed() == "2 3\ntwo 3\n"
 
 
-@STAGING
+@STAGES
 def test_two_calls(stage: Any, printed: Printed) -> None:
     record = Record()
 
@@ -149,7 +149,7 @@ MALFORMED: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str
 }
 
 
-@STAGING
+@STAGES
 @pytest.mark.parametrize("what", MALFORMED)
 def test_format_errors_come_while_tracing(stage: Any, what: str, printed: Printed) -> None:
     """Guards against #11725: a malformed string that failed when the program ran."""
@@ -182,8 +182,7 @@ def test_skipping_the_check_prints_values_behind_the_text(printed: Printed) -> N
     assert printed() == "at 1 y=2 z=3\n"
 
 
-@ORDERED
-@pytest.mark.parametrize("layout", helpers.LAYOUTS, ids=helpers.named)
+@in_turns(("layout", "ordered"), helpers.LAYOUTS, [False, True])
 def test_every_layout_also_ordered_on_many_devices(layout: helpers.Layout, ordered: bool) -> None:
     """JAX's own refuses ordered=True on several devices (#17418)."""
     record = Record()

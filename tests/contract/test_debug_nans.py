@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
+from support.pairwise import in_turns
 
 import hostcb as hcb
 
@@ -53,7 +54,7 @@ def in_two_jits(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return jax.jit(lambda x: 2 * jax.jit(function)(x))
 
 
-STAGES = pytest.mark.parametrize("stage", [jax.jit, in_two_jits, lambda function: function, outside_jit])
+STAGES = [jax.jit, in_two_jits, lambda function: function, outside_jit]
 OPTIONS = pytest.mark.parametrize(("option", "word"), [(jax.debug_nans, "nan"), (jax.debug_infs, "inf")])
 
 
@@ -67,15 +68,13 @@ def check(program: Callable[[Any], Any], kind: str, option: Any, word: str) -> N
 
 
 @OPTIONS
-@STAGES
-@pytest.mark.parametrize("kind", KINDS)
+@in_turns(("kind", "stage"), KINDS, STAGES, times=3)
 def test_the_error_names_the_callback(kind: str, stage: Any, option: Any, word: str) -> None:
     check(stage(lambda x: KINDS[kind](float(word), x)), kind, option, word)
 
 
 @OPTIONS
-@STAGES
-@pytest.mark.parametrize("kind", JAXS)
+@in_turns(("kind", "stage"), JAXS, STAGES, times=3)
 def test_it_has_the_name_of_jaxs(kind: str, stage: Any, option: Any, word: str) -> None:
     with hcb.installed():
         check(stage(lambda x: JAXS[kind](float(word), x)), kind, option, word)

@@ -13,10 +13,9 @@ import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from support import helpers
-from support.helpers import Record
-from support.pairwise import pairwise
+from support.helpers import STAGES, Record
+from support.pairwise import in_turns
 from support.printed_text import Printed, Show
-from support.transforming import STAGING
 
 import hostcb as hcb
 
@@ -90,13 +89,16 @@ FORWARD = ("jvp", "hessian", "linearize")
 
 
 @pytest.mark.contract("X1")
-@pairwise(function=FUNCTIONS, transform=TRANSFORMS, stage=("eager", "jit"))
-def test_shows_as_often_and_what_jax_shows(function: str, transform: str, stage: str, printed: Printed) -> None:
+@in_turns(("function", "transform"), FUNCTIONS, TRANSFORMS, times=5)
+def test_shows_as_often_and_what_jax_shows(function: str, transform: str, printed: Printed) -> None:
     if (function == "while" and transform in BACKWARD) or (function == "custom_vjp" and transform in FORWARD):
         pytest.skip("JAX has no such derivative, with or without callbacks")
 
+    # Every second one outside of jit.
+    number = [*FUNCTIONS].index(function) + [*TRANSFORMS].index(transform)
+
     def program(function):
-        staged = jax.jit if stage == "jit" else lambda f: f
+        staged = jax.jit if number % 2 else lambda f: f
         return lambda show: staged(lambda: TRANSFORMS[transform](lambda x: function(x, show)))()
 
     expected = printed.by(program(MEASURES.get(function, FUNCTIONS[function])), jax)
@@ -105,14 +107,14 @@ def test_shows_as_often_and_what_jax_shows(function: str, transform: str, stage:
     assert sorted(got.splitlines()) == sorted(expected.splitlines()), f"should be:\n{expected}but is:\n{got}"
 
 
-@STAGING
+@STAGES
 def test_transposed_means_nothing_is_printed(stage: Any, printed: Printed) -> None:
     f = lambda x: (hcb.debug.print("x: {}", x), 3 * x)[1]
     assert float(stage(lambda ct: jax.linear_transpose(f, 1.0)(ct)[0])(2.0)) == 6.0
     assert printed() == ""
 
 
-@STAGING
+@STAGES
 @ORDERED
 def test_vmap_unrolls_in_the_order_of_the_batch(stage: Any, ordered: bool, printed: Printed) -> None:
     """Nested: the last axis of the mapped functions varies slowest, as with JAX's own (#29829)."""
@@ -125,7 +127,7 @@ def test_vmap_unrolls_in_the_order_of_the_batch(stage: Any, ordered: bool, print
     assert got == expected if ordered or stage is not jax.jit else sorted(got) == sorted(expected), f"printed {got}"
 
 
-@STAGING
+@STAGES
 def test_ordered_vmap_of_scan_goes_step_by_step(stage: Any, printed: Printed) -> None:
     def f(x):
         lax.scan(lambda c, i: (hcb.debug.print("{}", 10 * i + c, ordered=True), (c, None))[1], x, jnp.arange(3))
@@ -134,7 +136,7 @@ def test_ordered_vmap_of_scan_goes_step_by_step(stage: Any, printed: Printed) ->
     assert printed().split() == ["0", "1", "2", "10", "11", "12", "20", "21", "22"]
 
 
-@STAGING
+@STAGES
 @pytest.mark.parametrize("size", [0, 1, 16, 17, 40])
 def test_vmap_of_any_size_calls_once_for_each_element(stage: Any, size: int) -> None:
     record = Record()
@@ -144,7 +146,7 @@ def test_vmap_of_any_size_calls_once_for_each_element(stage: Any, size: int) -> 
     assert record.values == [(n, 7) for n in range(size)]
 
 
-@STAGING
+@STAGES
 @ORDERED
 def test_while_condition_with_a_batched_predicate(stage: Any, ordered: bool) -> None:
     """Guards against vmap_while_cond: JAX's own ordered callback makes the result [3, 3]."""
@@ -180,7 +182,7 @@ POLICIES = {
 }
 
 
-@STAGING
+@STAGES
 @ORDERED
 @pytest.mark.parametrize("policy", POLICIES)
 def test_remat_policies(stage: Any, ordered: bool, policy: str, printed: Printed) -> None:
@@ -198,7 +200,7 @@ def test_remat_policies(stage: Any, ordered: bool, policy: str, printed: Printed
     assert printed.by(program, hcb) == expected
 
 
-@STAGING
+@STAGES
 def test_remat_in_scan_shows_both_passes(stage: Any) -> None:
     """Guards against scan_remat_debug: one of the two passes was lost."""
     record = Record()

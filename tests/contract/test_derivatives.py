@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from jax import lax
 from support import helpers
-from support.helpers import Record
-from support.transforming import EXAMPLES, STAGING, power3, seen
+from support.helpers import STAGES, Record
+from support.pairwise import in_turns
+from support.transforming import EXAMPLES, power3, seen
 
 import hostcb as hcb
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 @EXAMPLES
 def test_jvp_taps_primals_once(example: Any, stage: Any) -> None:
     record = Record()
@@ -38,7 +39,7 @@ GRADIENTS = {
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 @EXAMPLES
 @pytest.mark.parametrize("gradient", GRADIENTS)
 def test_gradients_tap_the_forward_pass_alone(gradient: str, example: Any, stage: Any) -> None:
@@ -54,7 +55,7 @@ def test_gradients_tap_the_forward_pass_alone(gradient: str, example: Any, stage
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 @EXAMPLES
 def test_gradient_of_gradient(example: Any, stage: Any) -> None:
     record = Record()
@@ -64,7 +65,7 @@ def test_gradient_of_gradient(example: Any, stage: Any) -> None:
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_hessian_and_third_derivative(stage: Any) -> None:
     record = Record()
     third = jax.grad(jax.grad(jax.grad(power3(record))))
@@ -76,7 +77,7 @@ def test_hessian_and_third_derivative(stage: Any) -> None:
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 @EXAMPLES
 def test_checkpoint_taps_again_in_the_documented_order(example: Any, stage: Any) -> None:
     record = Record()
@@ -87,7 +88,7 @@ def test_checkpoint_taps_again_in_the_documented_order(example: Any, stage: Any)
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_checkpoint_without_differentiation_taps_once(stage: Any) -> None:
     record = Record()
     np.testing.assert_allclose(stage(jax.checkpoint(power3(record)))(3.0), 27.0)
@@ -110,7 +111,7 @@ def test_checkpoint_in_a_scan() -> None:
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_custom_jvp_recipe_taps_tangents(stage: Any) -> None:
     record, tangents = Record(), Record()
 
@@ -136,7 +137,7 @@ def test_custom_jvp_recipe_taps_tangents(stage: Any) -> None:
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_custom_jvp_identity_that_taps_tangents_under_grad(stage: Any) -> None:
     """Under grad the tangent tap is transposed: one callback with the cotangent, and the derivative is right."""
     tangents = Record()
@@ -196,7 +197,7 @@ TAPPED_RULES = {
 
 @pytest.mark.contract("H6")
 @pytest.mark.parametrize("name", TAPPED_RULES)
-@STAGING
+@STAGES
 def test_a_tap_in_a_rule_receives_tangents_or_marked_cotangents(name: str, stage: Any) -> None:
     program, derivative, expected = TAPPED_RULES[name]
     record = Record()
@@ -217,7 +218,7 @@ PAIRS = {
 
 @pytest.mark.contract("H6")
 @pytest.mark.parametrize("name", PAIRS)
-@STAGING
+@STAGES
 def test_a_tap_of_a_pair_in_a_rule_is_of_the_cotangents(name: str, stage: Any) -> None:
     pair, used, around, derivative, cotangents = PAIRS[name]
     record = Record()
@@ -229,7 +230,7 @@ def test_a_tap_of_a_pair_in_a_rule_is_of_the_cotangents(name: str, stage: Any) -
 
 @pytest.mark.contract("H6")
 @pytest.mark.parametrize("batched", [False, True], ids=["", "vmap"])
-@STAGING
+@STAGES
 def test_a_tapped_tangent_beside_an_integer_is_transposed(stage: Any, batched: bool) -> None:
     record = Record()
 
@@ -257,7 +258,7 @@ def test_a_tapped_tangent_beside_an_integer_is_transposed(stage: Any, batched: b
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_an_integer_goes_through_one_tap_of_tangents_into_two(stage: Any) -> None:
     record = Record()
 
@@ -279,7 +280,7 @@ def test_an_integer_goes_through_one_tap_of_tangents_into_two(stage: Any) -> Non
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_custom_vjp_recipe_taps_cotangents(stage: Any) -> None:
     record, cotangents = Record(), Record()
 
@@ -305,7 +306,7 @@ def test_custom_vjp_recipe_taps_cotangents(stage: Any) -> None:
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_custom_vjp_taps_in_forward_and_backward_in_a_scan(stage: Any) -> None:
     record = Record()
 
@@ -331,7 +332,7 @@ def test_custom_vjp_taps_in_forward_and_backward_in_a_scan(stage: Any) -> None:
 
 
 @pytest.mark.contract("H6")
-@STAGING
+@STAGES
 def test_integer_operands_and_float0_tangents(stage: Any) -> None:
     record = Record()
 
@@ -388,8 +389,7 @@ CONTROL = {
 
 
 @pytest.mark.contract("H6", "H7")
-@pytest.mark.parametrize("derivative", ["jvp", "grad", "vmap_grad", "grad_vmap", "jit_grad"])
-@pytest.mark.parametrize("construct", CONTROL)
+@in_turns(("construct", "derivative"), CONTROL, ["jvp", "grad", "vmap_grad", "grad_vmap", "jit_grad"], times=3)
 def test_derivatives_through_control_flow(construct: str, derivative: str) -> None:
     if construct == "while" and derivative != "jvp":
         construct = "scan"
@@ -423,8 +423,7 @@ IN_A_LOOP: dict[str, Any] = {
 
 
 @pytest.mark.contract("H4", "X3", "X4")
-@pytest.mark.parametrize("gradient", GRADIENTS)
-@pytest.mark.parametrize("kind", IN_A_LOOP)
+@in_turns(("kind", "gradient"), IN_A_LOOP, GRADIENTS, times=2)
 def test_what_depends_on_no_step_runs_at_every_step_all_the_same(kind: str, gradient: str) -> None:
     """Guards against jax-ml/jax#16637: JAX's own debug callbacks run once, before the loop."""
     called: list[int] = []
@@ -447,7 +446,7 @@ def test_what_depends_on_no_step_runs_at_every_step_all_the_same(kind: str, grad
 
 
 @pytest.mark.contract("H6", "X4")
-@STAGING
+@STAGES
 def test_what_depends_on_no_step_runs_at_every_step_of_a_checkpoint_too(stage: Any) -> None:
     """JAX takes it out by another way there; what else does not change finds its way back in."""
     called: list[int] = []

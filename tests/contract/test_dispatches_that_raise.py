@@ -125,13 +125,13 @@ def test_dispatches_that_raised_leave_nothing(name: str, where: str) -> None:
 
     others = executions()
     failed = threading.Semaphore(0)
-    threads = [threading.Thread(target=request, args=(number % 2 == 0,), daemon=True) for number in range(100)]
+    threads = [threading.Thread(target=request, args=(number % 2 == 0,), daemon=True) for number in range(30)]
     for thread in threads:
         thread.start()
         assert failed.acquire(timeout=DEADLINE)
     for thread in threads[1::2]:
         thread.join(DEADLINE)
-    for _ in range(100):
+    for _ in range(30):
         request(False)
     jax.block_until_ready(step(VALUES[where](1), VALUES[where](2)))
     # What may have begun to run on several devices is one thing for each set of devices.
@@ -144,7 +144,7 @@ def test_dispatches_that_raised_leave_nothing(name: str, where: str) -> None:
     for thread in threads:
         thread.join(DEADLINE)
     # Each thread that lives has the last one of its own.
-    assert came == 200 and left <= len(threads[::2]) + 2
+    assert came == 60 and left <= len(threads[::2]) + 2
     hcb.barrier_wait()
     assert tracker.live() == []
 

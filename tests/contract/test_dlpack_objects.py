@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import helpers
+from support.helpers import STAGES
 
 import hostcb as hcb
 
@@ -17,7 +18,6 @@ pytestmark = pytest.mark.contract("D1", "D2")
 
 X = np.arange(4, dtype=np.float32)
 LIKE = jax.ShapeDtypeStruct(X.shape, X.dtype)
-STAGES = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
 
 
 def refused_now(lent: Any) -> None:

@@ -64,22 +64,25 @@ def supported(name: str) -> bool:
 
 
 def check_round_trip(value: np.ndarray, layout: helpers.Layout) -> None:
-    """The tap and the call see `value`; the call's result, which is `value` too, arrives."""
+    """The tap, the call and the pure callback see `value`; the results, which are `value` too, arrive."""
     __tracebackhide__ = True
     record = Record()
 
     def program(x):
         x = hcb.id_tap(record.tap, x)
-        return hcb.call(record.caller(), x, result_shape=jax.ShapeDtypeStruct(x.shape, x.dtype)), x
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return hcb.call(record.caller(), x, result_shape=shape), hcb.pure_callback(record.caller(), shape, x), x
 
     outs = layout.run(program, layout.same(value))
     hcb.barrier_wait()
-    assert len(record.all) == 2 * len(layout.callers), f"{len(record.all)} callbacks"
+    # XLA drops a pure callback whose result has no elements.
+    calls = 3 if value.size else 2
+    assert len(record.all) == calls * len(layout.callers), f"{len(record.all)} callbacks"
     for arg in record.args:
         assert type(arg) is np.ndarray, f"callbacks see NumPy arrays, but got {type(arg)}"
         helpers.equal(arg, value, "what the callback saw")
     for out in outs:
-        helpers.equal(out, (value, value), "results of call and tap")
+        helpers.equal(out, (value, value, value), "results")
 
 
 @pytest.mark.contract("H1", "H3")
@@ -111,7 +114,7 @@ def test_every_shape(shape: str, name: str, layout: str) -> None:
 @pytest.mark.contract("H1", "H3")
 @pytest.mark.parametrize("layout", [helpers.JIT, helpers.PMAP_SUBSET, helpers.MESH], ids=helpers.named)
 def test_large_arrays(layout: helpers.Layout) -> None:
-    check_round_trip(np.arange(8 * 2**20, dtype=np.float32).reshape(8, -1), layout)
+    check_round_trip(np.arange(2**20, dtype=np.float32).reshape(8, -1), layout)
 
 
 @pytest.mark.contract("H1", "H3")
@@ -200,9 +203,10 @@ MEMORY["read_only"] = read_only
 @in_turns(("memory", "layout"), MEMORY, [helpers.JIT, helpers.EAGER, helpers.PMAP_SUBSET, helpers.MESH], times=2)
 def test_results_in_any_memory_layout(memory: str, layout: helpers.Layout) -> None:
     wanted = np.asarray(MEMORY[memory]()).astype(np.float32)
-    program = lambda x: hcb.call(lambda _: MEMORY[memory](), x, result_shape=jax.ShapeDtypeStruct((4, 6), np.float32))
+    function, shape = lambda _: MEMORY[memory](), jax.ShapeDtypeStruct((4, 6), np.float32)
+    program = lambda x: (hcb.call(function, x, result_shape=shape), hcb.pure_callback(function, shape, x))
     for out in layout.run(program, layout.same(np.float32(0))):
-        helpers.equal(out, wanted, f"{memory} result")
+        helpers.equal(out, (wanted, wanted), f"{memory} result")
     hcb.barrier_wait()
 
 
@@ -243,7 +247,8 @@ def test_typed_keys(implementation: str, shape: tuple[int, ...], layout: helpers
 
     def program(k):
         k = hcb.id_tap(record.tap, k)
-        return hcb.call(record.caller(), k, result_shape=jax.ShapeDtypeStruct(k.shape, k.dtype)), k
+        shape = jax.ShapeDtypeStruct(k.shape, k.dtype)
+        return hcb.call(record.caller(), k, result_shape=shape), hcb.pure_callback(record.caller(), shape, k), k
 
     outs = program(keys) if layout is helpers.EAGER else jax.jit(program)(keys)
     helpers.finish(outs)
@@ -282,20 +287,6 @@ def test_raw_keys() -> None:
         helpers.equal(got, np.asarray(key), "raw key")
 
 
-@pytest.mark.contract("H1", "H3")
-@pytest.mark.parametrize("kind", ["tap", "call"])
-@pytest.mark.parametrize("leaf", [np.array(["a"]), np.array([None]), np.array("2020", "M8[D]")],
-                         ids=["str_array", "object_array", "dates"])  # fmt: skip
-def test_operands_that_are_no_jax_values(leaf: Any, kind: str) -> None:
-    operand = {"x": 1.0, "bad": leaf}
-    with pytest.raises(TypeError) as caught:
-        if kind == "tap":
-            hcb.id_tap(lambda arg, transforms: None, operand)
-        else:
-            hcb.call(lambda arg: None, operand)
-    assert str(caught.value), "the error should say what is wrong"
-
-
 @pytest.mark.contract("H1")
 def test_weak_types_survive_a_tap() -> None:
     """The identity: what promoted like a Python scalar before the tap does so after it."""
@@ -321,9 +312,7 @@ AROUND: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.mark.contract("H1", "H2")
-@pytest.mark.parametrize("name", ["bfloat16", "float16", "int8"])
-@pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("kind", IDENTITIES)
+@pairwise(around=AROUND, name=("bfloat16", "float16", "int8"), kind=IDENTITIES)
 def test_a_number_that_was_tapped_makes_no_array_wider(kind: str, around: str, name: str) -> None:
     x, number = jnp.ones(3, name), 2 if name == "int8" else 2.0
     run = jax.jit(lambda x, number: AROUND[around](IDENTITIES[kind], x, number))

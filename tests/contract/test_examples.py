@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import helpers
+from support.helpers import STAGES
 from support.subprocesses import run_program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -31,8 +32,6 @@ def function(x: Any, y: Any) -> Any:
 
 
 X, Y = np.linspace(0, 1, 4, dtype=np.float32), np.arange(1, 5, dtype=np.float32)
-STAGING = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
-
 CHECKS = {
     "value": lambda f: f,
     "gradient": jax.grad,
@@ -49,7 +48,7 @@ CHECKS = {
 
 
 @pytest.mark.contract("H20")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("check", CHECKS)
 def test_jax_on_another_device(check: str, stage: Any, devices: list[jax.Device]) -> None:
     elsewhere = load("jax_on_another_device").call_jax_other_device(function, devices[3])
@@ -86,7 +85,7 @@ def test_the_device_example_runs_as_a_program() -> None:
 
 @pytest.mark.contract("H20")
 @needs_torch
-@STAGING
+@STAGES
 @pytest.mark.parametrize("check", CHECKS)
 def test_torch_example(check: str, stage: Any) -> None:
     import torch

@@ -266,12 +266,12 @@ mesh = Mesh(np.array(jax.devices()), "d")
 x = jax.device_put(np.ones((2, 256, 256), np.float32), NamedSharding(mesh, P("d")))
 
 def steps(x):
-    x = jax.lax.fori_loop(0, 2000, lambda _, x: jnp.tanh(x @ x), x)
+    x = jax.lax.fori_loop(0, 1000, lambda _, x: jnp.tanh(x @ x), x)
     return hcb.id_tap(lambda v, t: os.write(1, b"ran\\n"), x)
 
 jax.jit(jax.shard_map(steps, mesh=mesh, in_specs=P("d"), out_specs=P("d")))(x)
 """
-    ended = run_program(program, devices=2, timeout=90.0, env={"HOSTCB_EXIT_TIMEOUT": "0.5"}).check()
+    ended = run_program(program, devices=2, timeout=90.0, env={"HOSTCB_EXIT_TIMEOUT": "0.2"}).check()
     assert ended.lines == ["ran"] * 2
 
 

@@ -1,8 +1,7 @@
-"""X3, X4, X5, H5, H13: one order for all ordered kinds on each device, what barriers wait for, how often, and where."""
+"""X3, X4, X5, H5, H13: one order for all ordered kinds on each device, and what barriers wait for."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 from jax import lax
 from support import helpers
 from support.helpers import DEADLINE, Record
-from support.pairwise import pairwise
+from support.pairwise import in_turns, pairwise
 
 import hostcb as hcb
 
@@ -78,9 +77,7 @@ LENGTH = {straight: 10, in_loops: 32}
 
 
 @pytest.mark.contract("H5", "X3", "X4")
-@pytest.mark.parametrize("layout", [*helpers.MAIN_LAYOUTS, helpers.JIT_DEVICE_5, helpers.SHARD_MAP_2D,
-                                    helpers.MESH_REVERSED], ids=helpers.named)  # fmt: skip
-@pytest.mark.parametrize("program", [straight, in_loops], ids=lambda program: program.__name__)
+@in_turns(("layout", "program"), [*helpers.MAIN_LAYOUTS, helpers.JIT_DEVICE_5, helpers.SHARD_MAP_2D], LENGTH)
 def test_all_ordered_kinds_share_one_order(program: Any, layout: helpers.Layout) -> None:
     log = Log()
 
@@ -118,54 +115,6 @@ def test_order_when_the_devices_change_between_programs(devices: list[Any]) -> N
     helpers.finish(outs)
     for i in range(8):
         assert log.of(i) == expected[i], f"order on device {i}: {log.of(i)}"
-
-
-@pytest.mark.contract("H5", "X3", "X4")
-@pairwise(kind=("io", "debug"), first=("pmap", "mesh", "shard_map"), second=("pmap", "jit", "eager"))
-def test_order_across_threads(kind: str, first: str, second: str) -> None:
-    """One thread dispatches and tells another, which dispatches then."""
-    former, latter = LAYOUTS[first], LAYOUTS[second]
-    record, gate, early, dispatched = Record(), threading.Event(), threading.Event(), threading.Event()
-
-    def slow(x: Any) -> None:
-        gate.wait(DEADLINE)
-        record.add("first")
-
-    def quick(x: Any) -> None:
-        record.add("second")
-        early.set()
-
-    def program(function):
-        def bound(x):
-            if kind == "io":
-                hcb.io_callback(function, None, x, ordered=True)
-            else:
-                hcb.debug.callback(function, x, ordered=True)
-            return x
-
-        return bound
-
-    one, two = former.compile(program(slow)), latter.compile(program(quick))
-    outs: list[Any] = []
-
-    def later() -> None:
-        dispatched.wait(DEADLINE)
-        outs.append(two(latter.same(X)))
-
-    threads = [
-        threading.Thread(target=lambda: (outs.append(one(former.same(X))), dispatched.set())),
-        threading.Thread(target=later),
-    ]
-    [thread.start() for thread in threads]
-    dispatched.wait(GRACE)
-    came_early = early.wait(GRACE)
-    gate.set()
-    [thread.join(DEADLINE) for thread in threads]
-    assert not any(thread.is_alive() for thread in threads), "a dispatch did not return after the gate had opened"
-    hcb.barrier_wait()
-    assert not came_early, "the second program's callback ran while the first program's waited"
-    counts = [record.args.count("first"), record.args.count("second")]
-    assert counts == [len(former.callers), len(latter.callers)], f"callbacks: {counts}"
 
 
 @pytest.mark.contract("X3", "X4")
@@ -307,61 +256,3 @@ def test_effects_barrier_does_not_raise_what_failed() -> None:
     assert len(caught.value.failures) >= 2 * len(EFFECTS)
     jax.effects_barrier()
     hcb.barrier_wait()
-
-
-def barred(record: Record) -> list[Any]:
-    hcb.barrier_wait()
-    return record.values
-
-
-FORWARD = {
-    "jvp": lambda f, x: jax.jvp(f, (x,), (x,)),
-    "grad": lambda f, x: jax.grad(f)(x),
-    "value_and_grad": lambda f, x: jax.value_and_grad(f)(x),
-    "vjp": lambda f, x: (lambda out, pull: pull(out))(*jax.vjp(f, x)),
-    "linearize": lambda f, x: (lambda out, push: push(x))(*jax.linearize(f, x)),
-}
-
-
-@pytest.mark.contract("X3")
-@pairwise(
-    transform=FORWARD,
-    loop=("scan", "fori", "scan_of_scan"),
-    result=("used", "unused"),
-    order=("unordered", "ordered"),
-    stage=("eager", "jit"),
-)
-def test_differentiated_loops_call_in_every_step(
-    transform: str, loop: str, result: str, order: str, stage: str
-) -> None:
-    """Guards against scan_grad_io: JAX's own `io_callback` is silently dropped here in every release so far."""
-    record, used, ordered = Record(), result == "used", order == "ordered"
-
-    def host(i: Any) -> Any:
-        record.add(i)
-        return i * 2
-
-    def body(c, i):
-        doubled = hcb.io_callback(host, INT, i, ordered=ordered)
-        return jnp.sin(c) + (doubled * 1e-3 if used else 0), None
-
-    def f(x):
-        if loop == "scan":
-            return lax.scan(body, x, jnp.arange(3))[0]
-        if loop == "fori":
-            return lax.fori_loop(0, 3, lambda i, c: body(c, i)[0], x)
-        return lax.scan(lambda c, i: lax.scan(body, c, jnp.arange(2) + 2 * i), x, jnp.arange(2))[0]
-
-    def plain(x):
-        for i in range(4 if loop == "scan_of_scan" else 3):
-            x = jnp.sin(x) + (2 * i * 1e-3 if used else 0)
-        return x
-
-    differentiated = functools.partial(FORWARD[transform], f)
-    out = (jax.jit(differentiated) if stage == "jit" else differentiated)(1.0)
-    expected = FORWARD[transform](plain, 1.0)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), out, expected)
-    count = 4 if loop == "scan_of_scan" else 3
-    got = barred(record)
-    assert sorted(got) == list(range(count)), f"calls: {got}"
-    assert not ordered or got == list(range(count)), f"order: {got}"

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import first_lines
-from support.first_lines import STAGES, barrier, files_of, name_of
+from support.first_lines import barrier, files_of, name_of
+from support.helpers import STAGES
 
 import hostcb as hcb
 from hostcb import debug

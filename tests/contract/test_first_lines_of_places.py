@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support.first_lines import STAGES, barrier
+from support.first_lines import barrier
+from support.helpers import STAGES
 
 import hostcb as hcb
 from hostcb._spec.naming import place_of_call

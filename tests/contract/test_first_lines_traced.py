@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.first_lines import STAGES, barrier, files_of, name_of
+from support.first_lines import barrier, files_of, name_of
+from support.helpers import STAGES
 from support.subprocesses import run_program
 
 import hostcb as hcb

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import helpers
-from support.helpers import Record
+from support.helpers import STAGES, Record
 from support.subprocesses import PRELUDE, run_program
 
 import hostcb as hcb
@@ -234,14 +234,11 @@ def power3(record: Record) -> Any:
     return function
 
 
-STAGING = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
-
-
 def close(actual: Any, expected: Any) -> None:
     jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-5), actual, expected)
 
 
-@STAGING
+@STAGES
 @QUIET
 def test_ad_transforms_jvp_taps_pairs(stage: Any) -> None:
     record = Record()
@@ -253,7 +250,7 @@ def test_ad_transforms_jvp_taps_pairs(stage: Any) -> None:
     assert record.transforms == [(JVP,)], f"transforms {record.transforms}"
 
 
-@STAGING
+@STAGES
 @QUIET
 def test_ad_transforms_grad_taps_the_cotangents(stage: Any) -> None:
     record = Record()
@@ -265,7 +262,7 @@ def test_ad_transforms_grad_taps_the_cotangents(stage: Any) -> None:
     close(record.values, [(3.0, 9.0), (9.0, 3.0)])
 
 
-@STAGING
+@STAGES
 @QUIET
 def test_ad_transforms_with_vmap_and_integers(stage: Any) -> None:
     record = Record()
@@ -351,7 +348,7 @@ def test_ad_transforms_in_loops_and_with_result() -> None:
     close(forward[:2], [np.sin(0.5), np.sin(np.sin(0.5))])
 
 
-@STAGING
+@STAGES
 @QUIET
 def test_ad_transforms_of_a_tangent_that_vmap_batches_and_a_transpose_turns_round(stage: Any) -> None:
     record = Record()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from support.helpers import like
+from support.helpers import STAGES, like
 
 import hostcb as hcb
 
@@ -49,7 +49,7 @@ with_vjp.defvjp(
 
 @pytest.mark.contract("X1", "X2")
 @pytest.mark.parametrize("f", [with_jvp, with_vjp], ids=["custom_jvp", "custom_vjp"])
-@pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@STAGES
 def test_custom_derivatives_make_it_differentiable(stage: Any, f: Any) -> None:
     np.testing.assert_allclose(stage(jax.grad(f))(1.0), np.cos(1.0), rtol=1e-6)
     np.testing.assert_allclose(stage(jax.vmap(jax.grad(f)))(V), np.cos(V), rtol=1e-6)

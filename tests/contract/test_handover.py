@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import gc
 import threading
 import time
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from support import helpers
 from support.helpers import DEADLINE, Record
+from support.large_values import taken_while_locked
 
 import hostcb as hcb
 from hostcb._native import library as native
@@ -29,12 +29,6 @@ needs_library = pytest.mark.skipif(native.library.problem is not None, reason=f"
 BUDGET = "jax_host_callback_max_queue_byte_size"
 
 
-def ring_of(device: Any) -> rings.Ring:
-    ring = queues[device].ring
-    assert ring is not None, "no tap of this device was handed over in C"
-    return ring
-
-
 def taps_in_loop(function: Any, steps: int) -> Any:
     """A program that taps `x, x + 1, …` in a loop."""
 
@@ -45,27 +39,15 @@ def taps_in_loop(function: Any, steps: int) -> Any:
 
 
 @needs_library
-def test_a_tap_does_not_wait_for_the_interpreter_lock(devices: list[jax.Device]) -> None:
+def test_a_tap_does_not_wait_for_the_interpreter_lock() -> None:
     steps, seen = 100_000, []
     program = taps_in_loop(lambda arg, transforms: seen.append(float(arg)), steps)
     program(0.0).block_until_ready()
     hcb.barrier_wait()
     seen.clear()
-    counters = ring_of(devices[0]).counters
-    # A PyDLL keeps the interpreter lock: no other thread runs Python meanwhile.
-    wait = ctypes.PyDLL(None).usleep
-    before = counters.accepted
-    thread = threading.Thread(target=lambda: program(0.0).block_until_ready())
-    thread.start()
-    while counters.accepted == before:
-        pass
-    start = counters.accepted
-    wait(20_000)
-    taken = counters.accepted - start
-    thread.join()
-    hcb.barrier_wait()
+    taken, before = taken_while_locked(program, 0.0, 20_000)
     assert seen == [float(n) for n in range(steps)]
-    assert taken > 100 or start - before > steps // 2, f"{taken} taps were handed over while Python was locked"
+    assert taken > 100 or before > steps // 2, f"{taken} taps were handed over while Python was locked"
 
 
 @needs_library

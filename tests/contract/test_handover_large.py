@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import threading
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from support import helpers, large_values
 from support.helpers import DEADLINE
-from support.large_values import MEBIBYTE, WORDS, accepted, looped, number_in
+from support.large_values import MEBIBYTE, WORDS, accepted, looped, number_in, taken_while_locked
 
 import hostcb as hcb
 from hostcb._native.library import MOST_INSIDE, library
@@ -65,7 +64,7 @@ def test_values_of_any_number_of_bytes_are_whole_and_stay_while_they_are_kept(si
     assert [np.array_equal(*pair) for pair in zip(kept, values, strict=True)] == [True] * 6
 
 
-def test_a_large_tap_does_not_wait_for_the_interpreter_lock(devices: list[jax.Device]) -> None:
+def test_a_large_tap_does_not_wait_for_the_interpreter_lock() -> None:
     # The queue has room for all of them.
     steps, seen = 1000, []
     program = looped(lambda arg, transforms: seen.append(float(arg[0])), steps)
@@ -73,23 +72,9 @@ def test_a_large_tap_does_not_wait_for_the_interpreter_lock(devices: list[jax.De
     program(jnp.zeros(words)).block_until_ready()
     hcb.barrier_wait()
     seen.clear()
-    ring = queues[devices[0]].ring
-    assert ring is not None
-    counters = ring.counters
-    # A PyDLL keeps the interpreter lock: no other thread runs Python meanwhile.
-    wait = ctypes.PyDLL(None).usleep
-    before = counters.accepted
-    thread = threading.Thread(target=lambda: program(jnp.zeros(words)).block_until_ready())
-    thread.start()
-    while counters.accepted == before:
-        pass
-    start = counters.accepted
-    wait(50_000)
-    taken = counters.accepted - start
-    thread.join()
-    hcb.barrier_wait()
+    taken, before = taken_while_locked(program, jnp.zeros(words), 50_000)
     assert seen == [float(n) for n in range(steps)]
-    assert taken > 20 or start - before > steps // 2, f"{taken} taps were handed over while Python was locked"
+    assert taken > 20 or before > steps // 2, f"{taken} taps were handed over while Python was locked"
 
 
 @pytest.mark.parametrize("nbytes", [MOST_INSIDE - 1, MOST_INSIDE, MOST_INSIDE + 1])

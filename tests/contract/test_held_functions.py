@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.pairwise import in_turns
 from support.subprocesses import run_program
 
 import hostcb as hcb
@@ -100,8 +101,7 @@ MODES = {"eager": lambda function: function, "jit": jax.jit}
 
 @pytest.mark.contract("H4")
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("construct", CONSTRUCTS)
+@in_turns(("name", "construct"), NAMES, CONSTRUCTS, times=2)
 def test_callbacks_run_in_held_functions(construct: str, name: str, mode: str) -> None:
     seen: list[float] = []
     function = MODES[mode](CONSTRUCTS[construct](kinds(seen)[name]))
@@ -112,8 +112,7 @@ def test_callbacks_run_in_held_functions(construct: str, name: str, mode: str) -
 
 
 @pytest.mark.contract("X3")
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in PURE])
-@pytest.mark.parametrize("construct", CONSTRUCTS)
+@in_turns(("name", "construct"), [name for name in NAMES if name not in PURE], CONSTRUCTS, times=2)
 def test_callbacks_run_in_held_functions_whose_results_nobody_uses(construct: str, name: str) -> None:
     seen: list[float] = []
     held = CONSTRUCTS[construct](kinds(seen)[name])

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 from support import helpers
+from support.helpers import STAGES
 from support.subprocesses import run_program
 
 import hostcb as hcb
@@ -23,7 +24,7 @@ import hostcb as hcb
 @pytest.mark.parametrize("place", ["uncommitted", "committed", "mesh"])
 def test_a_callback_may_use_the_memory_of_its_result_again(place: str) -> None:
     changed = []
-    for n in range(60):
+    for n in range(24):
         buffer = np.zeros(1000 + 8 * n, np.float32)
         x = jnp.zeros(buffer.shape)
         if place != "uncommitted":
@@ -33,7 +34,8 @@ def test_a_callback_may_use_the_memory_of_its_result_again(place: str) -> None:
         y = hcb.call(lambda value, buffer=buffer: buffer, x, result_shape=x)
         buffer[:] = 1
         changed.append(bool(np.asarray(y).any()))
-    assert not any(changed), f"{sum(changed)} of 60 results changed with the callback's memory"
+        assert place == "uncommitted" or y.sharding == x.sharding, "the result is where the operand is"
+    assert not any(changed), f"{sum(changed)} of 24 results changed with the callback's memory"
 
 
 @pytest.mark.contract("H4")
@@ -154,7 +156,7 @@ def test_failures_are_let_go_after_the_barrier() -> None:
 
 @pytest.mark.contract("H16")
 @pytest.mark.filterwarnings("ignore:The flag jax_host_callback_ad_transforms:FutureWarning")
-@pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@STAGES
 def test_ad_transforms_under_checkpoint(stage: Any) -> None:
     seen: list[Any] = []
 

@@ -11,44 +11,16 @@ import numpy as np
 import pytest
 from jax import lax
 from support import helpers
-from support.helpers import Record, like
-from support.pairwise import pairwise
+from support.counting import INT, ORDERED, SCALAR, Counter, X, values
+from support.helpers import STAGES, Record, like
+from support.pairwise import in_turns, pairwise
 from support.subprocesses import run_program
-from support.transforming import STAGING
 
 import hostcb as hcb
 
-X = np.arange(8, dtype=np.float32)
-SCALAR = jax.ShapeDtypeStruct((), np.float32)
-INT = jax.ShapeDtypeStruct((), np.int32)
-ORDERED = pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
-
-
-def values(record: Record) -> list[Any]:
-    hcb.barrier_wait()
-    return record.values
-
-
-class Counter:
-    """A host with a state: gives out one number after the other."""
-
-    def __init__(self) -> None:
-        self.record = Record()
-
-    def __call__(self, *args: Any) -> Any:
-        self.record.add(args[0] if args else None)
-        return np.int32(len(self.record.all) - 1)
-
-    def silent(self, *args: Any) -> None:
-        self(*args)
-
-
-# Values and counts -----------------------------------------------------------------------------------------------
-
 
 @pytest.mark.contract("X3")
-@ORDERED
-@pytest.mark.parametrize("layout", helpers.LAYOUTS, ids=helpers.named)
+@in_turns(("layout", "ordered"), helpers.LAYOUTS, [False, True])
 def test_every_layout_calls_once_and_gets_its_own_result(layout: helpers.Layout, ordered: bool) -> None:
     record = Record()
 
@@ -85,7 +57,7 @@ def test_runs_although_nobody_uses_it(layout: helpers.Layout, ordered: bool) -> 
 
 
 @pytest.mark.contract("X3")
-@STAGING
+@STAGES
 @ORDERED
 def test_pytrees_keyword_arguments_and_state(stage: Any, ordered: bool) -> None:
     state = {"total": np.float32(0)}
@@ -105,7 +77,7 @@ def test_pytrees_keyword_arguments_and_state(stage: Any, ordered: bool) -> None:
 
 
 @pytest.mark.contract("X3")
-@STAGING
+@STAGES
 @ORDERED
 @pytest.mark.parametrize("result", ["a value", 3, np.zeros(5), {"a": 1}], ids=str)
 def test_a_result_that_nobody_asked_for_is_refused(stage: Any, ordered: bool, result: Any) -> None:
@@ -199,35 +171,7 @@ def test_unused_cond_before_an_inner_jit(layout: helpers.Layout, ordered: bool) 
     assert sorted(got) == sorted([6, 7] * len(layout.callers)), f"calls: {got}"
 
 
-# vmap ------------------------------------------------------------------------------------------------------------
-
-
-# Differentiation and checkpoints ---------------------------------------------------------------------------------
-
-
 KINDS: dict[str, Callable[..., Any]] = {"pure": hcb.pure_callback, "io": hcb.io_callback}
-
-
-@pytest.mark.contract("X2", "X3")
-@STAGING
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_cannot_be_is_refused_before_anything_runs(kind: str, stage: Any) -> None:
-    counter, callback = Counter(), KINDS[kind]
-    wide, texts = jax.ShapeDtypeStruct((2,), np.int64), np.array(["text"])
-    wrong: list[tuple[type[Exception], str, Callable[[Any], Any]]] = [
-        (TypeError, f"{kind}_callback: callback must be callable, got 'text'", lambda x: callback("text", INT, x)),
-        (TypeError, "callback must be callable", lambda x: hcb.debug.callback(3, x)),
-        (ValueError, "result_shape_dtypes=3 does not.*'shape' and 'dtype'", lambda x: callback(counter, 3, x)),
-        (ValueError, "does not describe a result", lambda x: callback(counter, {"a": INT, "b": "int32"}, x)),
-        (ValueError, "does not describe", lambda x: callback(counter, jax.ShapeDtypeStruct((-1,), np.int32), x)),
-        (ValueError, "64-bit types.*jax_enable_x64.*ask for int32", lambda x: callback(counter, wide, x)),
-        (TypeError, r"an array or a scalar, got array.*functools.partial", lambda x: callback(counter, INT, texts)),
-        (TypeError, "must be an array or a scalar", lambda x: callback(counter, INT, x, k=np.array([None]))),
-    ]  # fmt: skip
-    for error, match, program in wrong:
-        with pytest.raises(error, match=match):
-            stage(program)(X)
-    assert values(counter.record) == []
 
 
 @pytest.mark.contract("X2", "X4")

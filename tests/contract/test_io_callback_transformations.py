@@ -10,41 +10,14 @@ import numpy as np
 import pytest
 from jax import lax
 from support import helpers
-from support.helpers import Record
-from support.transforming import STAGING
+from support.counting import INT, ORDERED, SCALAR, Counter, X, values
+from support.helpers import STAGES, Record
 
 import hostcb as hcb
 
-X = np.arange(8, dtype=np.float32)
-
-SCALAR = jax.ShapeDtypeStruct((), np.float32)
-
-INT = jax.ShapeDtypeStruct((), np.int32)
-
-ORDERED = pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
-
-
-def values(record: Record) -> list[Any]:
-    hcb.barrier_wait()
-    return record.values
-
-
-class Counter:
-    """A host with a state: gives out one number after the other."""
-
-    def __init__(self) -> None:
-        self.record = Record()
-
-    def __call__(self, *args: Any) -> Any:
-        self.record.add(args[0] if args else None)
-        return np.int32(len(self.record.all) - 1)
-
-    def silent(self, *args: Any) -> None:
-        self(*args)
-
 
 @pytest.mark.contract("X1", "X3")
-@STAGING
+@STAGES
 def test_unordered_is_batched_with_one_call_for_each_element(stage: Any) -> None:
     """Also where the result is unused: JAX's once became pure under vmap and was dropped (#20725)."""
     counter = Counter()
@@ -59,7 +32,7 @@ def test_unordered_is_batched_with_one_call_for_each_element(stage: Any) -> None
 
 
 @pytest.mark.contract("X3")
-@STAGING
+@STAGES
 def test_unbatched_under_vmap_runs_once_not_once_an_element(stage: Any) -> None:
     counter = Counter()
     stage(jax.vmap(lambda x: (hcb.io_callback(counter.silent, None, 1.0), x)[1]))(X)
@@ -67,7 +40,7 @@ def test_unbatched_under_vmap_runs_once_not_once_an_element(stage: Any) -> None:
 
 
 @pytest.mark.contract("X1", "X3")
-@STAGING
+@STAGES
 def test_ordered_is_not_batched(stage: Any) -> None:
     counter = Counter()
     with pytest.raises(ValueError, match="Cannot `vmap` ordered IO callback"):
@@ -117,7 +90,7 @@ def test_vmap_of_scan_runs_every_step_of_every_element() -> None:
 
 @pytest.mark.contract("X1", "X3")
 @ORDERED
-@STAGING
+@STAGES
 def test_differentiated_arguments_are_refused(stage: Any, ordered: bool) -> None:
     counter = Counter()
     f = stage(lambda x: hcb.io_callback(counter, SCALAR, x, ordered=ordered))
@@ -132,7 +105,7 @@ def test_differentiated_arguments_are_refused(stage: Any, ordered: bool) -> None
 
 @pytest.mark.contract("X1", "X3")
 @ORDERED
-@STAGING
+@STAGES
 def test_other_arguments_are_called_once(stage: Any, ordered: bool) -> None:
     counter = Counter()
 
@@ -153,7 +126,7 @@ def test_other_arguments_are_called_once(stage: Any, ordered: bool) -> None:
 
 @pytest.mark.contract("X3")
 @ORDERED
-@STAGING
+@STAGES
 def test_a_checkpoint_that_is_differentiated_is_refused(stage: Any, ordered: bool) -> None:
     counter = Counter()
     f = jax.checkpoint(lambda x: (hcb.io_callback(counter.silent, None, ordered=ordered), jnp.sin(x))[1])

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import io_callback
+from support.helpers import STAGES
+from support.pairwise import in_turns
 from test_wide_values import X, kinds, sharded
 
 import hostcb as hcb
@@ -58,8 +60,7 @@ TRANSFORMS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
 
 
 @pytest.mark.contract("H1", "X1", "B1", "D1")
-@KINDS
-@pytest.mark.parametrize("transform", TRANSFORMS)
+@in_turns(("kind", "transform"), kinds([]), TRANSFORMS, times=2)
 def test_the_value_arrives(kind: str, transform: str) -> None:
     seen: list[Any] = []
 
@@ -113,7 +114,7 @@ def test_debug_callbacks_and_prints(installed: bool, transform: str, capsys: pyt
 
 
 @pytest.mark.contract("X2", "X3", "H27")
-@pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@STAGES
 def test_installed_callbacks_with_results(stage: Any) -> None:
     with hcb.installed():
         for callback in (jax.pure_callback, io_callback):
@@ -121,7 +122,7 @@ def test_installed_callbacks_with_results(stage: Any) -> None:
 
 
 @pytest.mark.contract("H1")
-@pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@STAGES
 def test_a_tap_returns_the_value_and_its_result_unchanged(stage: Any) -> None:
     keys: list[Any] = []
     kept = Variable(X)

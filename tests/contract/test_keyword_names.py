@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.helpers import STAGES
 
 import hostcb as hcb
 
@@ -18,7 +19,7 @@ NAMES = ("self", "context", "out", "stream", "function", "args", "text", "device
 # All in one call, each with a value of its own: one that goes astray, or into another's place, shows in the sum.
 WEIGHTS = {name: 2.0**place for place, name in enumerate(NAMES)}
 TOTAL = float(X) * sum(weight * weight for weight in WEIGHTS.values())
-STAGES = pytest.mark.parametrize("stage", [jax.jit, lambda f: f, jax.vmap], ids=["jit", "eager", "vmap"])
+WAYS = pytest.mark.parametrize("stage", [jax.jit, lambda f: f, jax.vmap], ids=["jit", "eager", "vmap"])
 
 
 def run(stage: Any, function: Callable[[Any], Any]) -> Any:
@@ -57,7 +58,7 @@ EXTERNAL = {
 
 @pytest.mark.contract("X1")
 @pytest.mark.usefixtures("jax_arrays")
-@STAGES
+@WAYS
 @pytest.mark.parametrize("kind", EXTERNAL)
 def test_external_callbacks(kind: str, stage: Any) -> None:
     check(run(stage, lambda x: EXTERNAL[kind](lambda _, **named: total(named), x, named_values(x))))
@@ -65,7 +66,7 @@ def test_external_callbacks(kind: str, stage: Any) -> None:
 
 @pytest.mark.contract("X4")
 @pytest.mark.usefixtures("jax_arrays")
-@STAGES
+@WAYS
 @pytest.mark.parametrize("two_calls", [False, True])
 def test_debug_callback(two_calls: bool, stage: Any) -> None:
     seen: list[float] = []
@@ -98,7 +99,7 @@ def test_names_of_the_functions_own_parameters_go_into_the_second_call(
 
 
 @pytest.mark.contract("X4")
-@STAGES
+@WAYS
 def test_debug_print(stage: Any, capfd: pytest.CaptureFixture[str]) -> None:
     def show(x: Any) -> Any:
         hcb.debug.print(" ".join(f"{{{name}}}" for name in NAMES), **named_values(x))
@@ -113,7 +114,7 @@ def test_debug_print(stage: Any, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.contract("D1")
-@STAGES
+@WAYS
 @pytest.mark.parametrize("in_place", [False, True], ids=["returns", "in_place"])
 @pytest.mark.parametrize("by_function", [False, True], ids=["shape", "shape_function"])
 def test_dlpack_callback(stage: Any, in_place: bool, by_function: bool) -> None:
@@ -133,7 +134,7 @@ def test_dlpack_callback(stage: Any, in_place: bool, by_function: bool) -> None:
 
 
 @pytest.mark.contract("B1")
-@STAGES
+@WAYS
 def test_buffer_callback(stage: Any) -> None:
     def write(_ctx: Any, _out: Any, /, x: Any, **named: Any) -> None:
         np.asarray(_out)[...] = total(named)
@@ -143,7 +144,7 @@ def test_buffer_callback(stage: Any) -> None:
 
 
 @pytest.mark.contract("D1")
-@pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
+@STAGES
 def test_a_keyword_argument_is_not_replaced_by_the_stream(stage: Any) -> None:
     f = hcb.dlpack_callback(lambda x, stream: np.asarray(x), SCALAR, with_stream=True)
     with pytest.raises(TypeError, match="with_stream=True"):

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.helpers import STAGES
+from support.pairwise import in_turns
 
 import hostcb as hcb
 
 X = jnp.float32(2)
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
-STAGES = pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
-
 
 WITHOUT_VALUE = np.zeros(2, jax.dtypes.float0)
 OF_LEAVES: dict[str, Callable[[Any, tuple[Any, ...]], Any]] = {
@@ -35,8 +35,7 @@ OF_LEAVES: dict[str, Callable[[Any, tuple[Any, ...]], Any]] = {
 
 @pytest.mark.contract("H1", "H3", "X2", "X3", "X4", "B1", "D1")
 @STAGES
-@pytest.mark.parametrize("form", ["x0", "0x", "0x0", "x0x", "0"])
-@pytest.mark.parametrize("kind", OF_LEAVES)
+@in_turns(("kind", "form"), OF_LEAVES, ["x0", "0x", "0x0", "x0x", "0"], times=2)
 def test_a_leaf_without_a_value_arrives_in_its_place(kind: str, form: str, stage: Any) -> None:
     seen: list[str] = []
 

@@ -192,13 +192,13 @@ def use_once(way: str) -> weakref.ref[Payload]:
 
 @pytest.mark.parametrize("way", WAYS + KEPT_BY_JAX)
 def test_a_callback_dies_with_its_executable(way: str) -> None:
-    refs = [use_once(way) for _ in range(10)]
+    refs = [use_once(way) for _ in range(4)]
     if way in KEPT_BY_JAX:
         jax.clear_caches()
     gc.collect()
     # One more of the same kind, since a cache of one entry would be no leak.
     alive = sum(ref() is not None for ref in refs)
-    assert alive <= 1, f"{alive} of 10 callbacks are still alive after {way} and a garbage collection"
+    assert alive <= 1, f"{alive} of 4 callbacks are still alive after {way} and a garbage collection"
 
 
 def test_a_callback_whose_last_values_wait_behind_another_tap_runs_for_them_and_then_dies() -> None:

@@ -14,6 +14,7 @@ from jax.experimental import io_callback
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from support.helpers import Record, mesh_of, shard_map
+from support.pairwise import in_turns
 from support.subprocesses import run_program
 
 import hostcb as hcb
@@ -153,10 +154,9 @@ PLACES = (
 
 
 @pytest.mark.contract("H4")
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
-@pytest.mark.parametrize("kind", KINDS)
+@in_turns(("place", "kind"), PLACES, KINDS, times=2)
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
-def test_a_memory_kind_somewhere(kind: str, place: Callable[[Any], Any]) -> None:
+def test_a_memory_kind_somewhere(place: Callable[[Any], Any], kind: str) -> None:
     record.all.clear()
     out = place(KINDS[kind])
     assert np.asarray(out).tolist() == X.tolist()

@@ -13,12 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from support.helpers import STAGES
 
 import hostcb as hcb
 
 F32 = jax.ShapeDtypeStruct((), np.float32)
 ONE = np.float32(1)
-STAGES = pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
 
 
 def of_dtype(name: str) -> Any:

@@ -102,15 +102,20 @@ PLACES: dict[str, tuple[Callable[[Any], Any], int]] = {
 }
 
 
-# Each kind meets each branch under jit, and half of the other places with one of two branches, in turn; a thorough
-# session has all places.
+# Each kind meets half of the branches under jit, and a third of the other places with one of two branches, in turn; a
+# thorough session has all.
 IN_TURN = ("this", "another, with default")
-PLACED = [(kind, "jit", branch) for kind in KINDS for branch in BRANCHES]
+PLACED = [
+    (kind, "jit", branch)
+    for number, kind in enumerate(KINDS)
+    for turn, branch in enumerate(BRANCHES)
+    if sessions.THOROUGH or (number + turn) % 2 == 0
+]
 PLACED += [
     (kind, place, IN_TURN[(number + turn) % 2])
     for number, kind in enumerate(KINDS)
     for turn, place in enumerate(PLACES)
-    if place != "jit" and (sessions.THOROUGH or (number + turn) % 4 < 2)
+    if place != "jit" and (sessions.THOROUGH or (number + turn) % 3 == 0)
 ]
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import helpers
+from support.helpers import STAGES
 
 import hostcb as hcb
 
@@ -62,7 +63,7 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@STAGES
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_text(name: str, stage: Any) -> None:
     value, expected = EXACT[name]

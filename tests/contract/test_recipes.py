@@ -22,6 +22,7 @@ def name(shown: Shown) -> str:
     return str(shown)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shown", recipes.shown(), ids=name)
 def test_a_recipe_prints_what_the_page_shows(shown: Shown, tmp_path: Path) -> None:
     """Numbers with a point may differ in their last digits, and bars of several devices in their order."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from support.helpers import mesh_of, shard_map
+from support.pairwise import in_turns
 
 import hostcb as hcb
 from hostcb import debug
@@ -21,6 +22,7 @@ WAYS = pytest.mark.parametrize("way", [jax.jit, jax.make_jaxpr, lambda f: f], id
 X = jnp.arange(3, dtype=jnp.float32)
 ONE = jax.ShapeDtypeStruct((3,), np.float32)
 FEW_BITS = jax.ShapeDtypeStruct((3,), jnp.int4)
+ALIASES = "input_output_aliases"
 WITHOUT_VALUES = jax.ShapeDtypeStruct((3,), jax.dtypes.float0)
 
 Refusals = dict[str, tuple[Callable[[Any], Any], type[Exception] | tuple[type[Exception], ...], str]]
@@ -130,6 +132,8 @@ TAPS: Refusals = {
         for index in (0.5, 0.0, "0", None)
     },
     "negative device": (lambda x: hcb.id_tap(never, x, device_index=-1), ValueError, "device_index"),
+    "negative device of a call": (lambda x: hcb.call(never, x, device_index=-8), ValueError, "device_index"),
+    "negative device of a print": (lambda x: hcb.id_print(x, device_index=-1), ValueError, "device_index"),
     "no device": (lambda x: hcb.id_tap(never, x, device_index=1000), (ValueError, IndexError), "device_index"),
 }
 
@@ -153,13 +157,25 @@ CALLS: Refusals = {
     "number": (lambda x: hcb.call(3, x, result_shape=x), TypeError, "callback_func"),
     "coroutine": (lambda x: hcb.call(later, x, result_shape=x), TypeError, "coroutine"),
     "text": (shaped("text"), ValueError, "does not describe a result"),
-    "no type of JAX": (shaped(np.zeros(2, "U1")), ValueError, "does not describe a result"),
-    "no type of a device": (shaped(np.zeros(2, np.longdouble)), ValueError, "does not describe a result"),
-    "size below zero": (shaped(jax.ShapeDtypeStruct((-1,), np.float32)), ValueError, "does not describe a result"),
     "type that is off": (shaped(Described((3,), "float64")), ValueError, "float64"),
+    "io, type that is off": (lambda x: hcb.io_callback(never, np.zeros(3), x), ValueError, "64-bit types"),
     "pure, type that is off": (lambda x: hcb.pure_callback(never, np.zeros(3), x), ValueError, "float64"),
     "pure, described": (lambda x: hcb.pure_callback(never, Described((3,), "int64"), x), ValueError, "int64"),
     "pure, number": (lambda x: hcb.pure_callback(3, ONE, x), TypeError, "callable"),
+    "io, text": (lambda x: hcb.io_callback("text", ONE, x), TypeError, "must be callable, got 'text'"),
+    "debug, number": (lambda x: debug.callback(3, x), TypeError, "must be callable"),
+    "pure, array of texts": (
+        lambda x: hcb.pure_callback(never, ONE, np.array(["text"])),
+        TypeError,
+        "functools.partial",
+    ),
+    "io, array of objects": (
+        lambda x: hcb.io_callback(never, ONE, x, k=np.array([None])),
+        TypeError,
+        "must be an array or a scalar",
+    ),
+    "date in a tree": (lambda x: hcb.call(never, {"x": x, "bad": np.array("2020", "M8[D]")}), TypeError, "call"),
+    "dlpack, shapes": (lambda x: hcb.dlpack_callback(never, lambda x: "float32")(x), ValueError, "result_shape_dtypes"),
     "pure, generator": (lambda x: hcb.pure_callback(generated, ONE, x), TypeError, "generator"),
     "io, coroutine": (lambda x: hcb.io_callback(later, ONE, x), TypeError, "coroutine"),
     "debug, coroutine": (lambda x: debug.callback(later, x), TypeError, "coroutine"),
@@ -176,11 +192,7 @@ CALLS: Refusals = {
     ),
     "jax_arrays, number": (lambda x: hcb.call(hcb.jax_arrays(3), x, result_shape=x), TypeError, "jax_arrays"),
     "jax_arrays, coroutine": (lambda x: hcb.call(hcb.jax_arrays(later), x, result_shape=x), TypeError, "coroutine"),
-    "pure, sharding": (
-        lambda x: hcb.pure_callback(never, ONE, x, sharding="cpu"),
-        TypeError,
-        "SingleDeviceSharding",
-    ),
+    "pure, sharding": (lambda x: hcb.pure_callback(never, ONE, x, sharding="cpu"), TypeError, "SingleDeviceSharding"),
     **{
         f"order {ordered!r} in a batch": (
             jax.vmap(lambda y, ordered=ordered: hcb.io_callback(never, None, y, ordered=ordered)),
@@ -190,11 +202,7 @@ CALLS: Refusals = {
         for ordered in (np.bool_(True), 1)
     },
     "pure, method": (lambda x: hcb.pure_callback(never, ONE, x, vmap_method="any"), ValueError, "vmap_method"),
-    "method": (
-        jax.vmap(lambda y: hcb.call(never, y, result_shape=y, vmap_method="any")),
-        ValueError,
-        "vmap_method",
-    ),
+    "method": (jax.vmap(lambda y: hcb.call(never, y, result_shape=y, vmap_method="any")), ValueError, "vmap_method"),
 }
 
 
@@ -216,6 +224,15 @@ SHAPES: dict[str, Any] = {
     "number": 0.0,
     "truth value": {"a": ONE, "b": True},
     "whole number": [3],
+    "text": "text",
+    "object": (ONE, object()),
+    "class": np.float32,
+    "no type": types.SimpleNamespace(shape=(2,)),
+    "another type": types.SimpleNamespace(shape=(2,), dtype="no such type"),
+    "text as a shape": types.SimpleNamespace(shape="12", dtype=np.dtype("float32")),
+    "size below zero": jax.ShapeDtypeStruct((-1,), np.float32),
+    "array of texts": np.zeros(2, "U1"),
+    "type of the host": np.zeros(2, np.longdouble),
 }
 WITH_RESULTS: dict[str, Callable[[Any, Any], Any]] = {
     "call": lambda x, wanted: hcb.call(never, x, result_shape=wanted),
@@ -228,8 +245,7 @@ WITH_RESULTS: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.contract("H3", "X2", "X3", "B1", "D2")
 @WAYS
-@pytest.mark.parametrize("kind", WITH_RESULTS)
-@pytest.mark.parametrize("shape", SHAPES)
+@in_turns(("shape", "kind"), SHAPES, WITH_RESULTS, times=3)
 def test_shapes(shape: str, kind: str, way: Any) -> None:
     if (kind == "call" and "number" in shape) or shape == "truth value":
         kind = "io_callback"
@@ -287,6 +303,16 @@ def refused_buffers(make: Any) -> Refusals:
         return lambda x: make(never, wanted, input_output_aliases=aliases)(*[x] * operands)
 
     return {
+        **{
+            f"function that runs nothing, {number}": (
+                lambda x, each=each: make(each, ONE)(x),
+                TypeError,
+                "runs nothing",
+            )
+            for number, each in enumerate((later, generated, generated_later, Later(), functools.partial(later, 1)))
+        },
+        "number for a function": (lambda x: make(3, ONE)(x), TypeError, "3"),
+        "text as an operand": (lambda x: function("text"), TypeError, "'text'"),
         "ref": (with_ref(function), TypeError, "[...]"),
         "ref in a tree": (with_ref(lambda ref: function(1.0, {"a": [ref]})), TypeError, ""),
         "ref by name": (with_ref(lambda ref: function(1.0, state=ref)), TypeError, "[...]"),
@@ -306,18 +332,10 @@ def refused_buffers(make: Any) -> Refusals:
         "alias of no operand": (aliased({1: 0}), ValueError, "1"),
         "alias of no result": (aliased({0: 1}), ValueError, "1"),
         "alias of a negative operand": (aliased({-1: 0}), ValueError, "-1"),
-        "alias of another shape": (
-            aliased({0: 0}, jax.ShapeDtypeStruct((4,), np.float32)),
-            ValueError,
-            "input_output_aliases",
-        ),
-        "alias of another type": (
-            aliased({0: 0}, jax.ShapeDtypeStruct((3,), np.int32)),
-            ValueError,
-            "input_output_aliases",
-        ),
+        "alias of another shape": (aliased({0: 0}, jax.ShapeDtypeStruct((4,), np.float32)), ValueError, ALIASES),
+        "alias of another type": (aliased({0: 0}, jax.ShapeDtypeStruct((3,), np.int32)), ValueError, ALIASES),
         **{
-            f"aliases {aliases}": (aliased(aliases), TypeError, "input_output_aliases")
+            f"aliases {aliases}": (aliased(aliases), TypeError, ALIASES)
             for aliases in ([(0, 0)], {"x": 0}, {0.5: 0}, {0.0: 0}, {"0": 0}, {0: 0.5}, {0: "0"}, {0: None})
         },
         "alias without a value": (
@@ -336,7 +354,7 @@ def refused_buffers(make: Any) -> Refusals:
             f"two operands of one result, {aliases}": (
                 aliased(aliases, (ONE, ONE), 3),
                 ValueError,
-                "input_output_aliases",
+                ALIASES,
             )
             for aliases in ({0: 0, 1: 1, 2: 0}, {0: 0, 1: 0}, {1: 0, 2: 0})
         },
@@ -363,7 +381,7 @@ def test_buffers(kind: str, name: str, way: Any) -> None:
     [
         ("jax_host_callback_max_queue_byte_size", (-1, "many", 1.5), ("256e6", "256000000", 256e6, 0)),
         ("jax_host_callback_inline", ("maybe", 2), ("off", "0")),
-        ("hostcb_switch_interval", (-1.0, 1e-9, float("inf"), float("nan"), "nan", "soon"), ()),
+        ("hostcb_switch_interval", (-1.0, 1e-9, float("inf"), float("nan"), "nan", "soon"), ("0.001", 0)),
     ],
 )
 def test_settings(name: str, wrong: tuple[Any, ...], right: tuple[Any, ...]) -> None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.first_lines import name_of
-from support.transforming import STAGING
+from support.helpers import STAGES
 
 import hostcb as hcb
 
@@ -33,7 +33,7 @@ def without_last(x: Any, **_: Any) -> Any:
     return jax.ShapeDtypeStruct(x.shape[:-1], x.dtype)
 
 
-@STAGING
+@STAGES
 @pytest.mark.parametrize("kind", [*EXTERNAL, "call"])
 def test_the_shapes_of_results_follow_those_of_the_operands(kind: str, stage: Any) -> None:
     def program(x: Any) -> Any:
@@ -46,7 +46,7 @@ def test_the_shapes_of_results_follow_those_of_the_operands(kind: str, stage: An
         np.testing.assert_array_equal(stage(program)(x), expected)
 
 
-@STAGING
+@STAGES
 def test_the_arguments_have_the_trees_and_keywords_of_the_function(stage: Any) -> None:
     described: list[Any] = []
 
@@ -113,7 +113,7 @@ def raising(x: Any) -> Any:
 
 
 @pytest.mark.contract("H32")
-@STAGING
+@STAGES
 @pytest.mark.parametrize("kind", ["pure_callback", "io_callback", "call", "dlpack_callback"])
 def test_an_error_of_the_function_of_shapes_has_a_note(kind: str, stage: Any) -> None:
     programs: dict[str, Callable[[Any], Any]] = {

@@ -11,8 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from support import helpers
-from support.helpers import Record, like
-from support.transforming import STAGING
+from support.helpers import STAGES, Record, like
 
 import hostcb as hcb
 
@@ -48,7 +47,7 @@ EVERY = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.contract("X5")
 @EVERY
 @pytest.mark.parametrize("form", ["single", "named"])
-@pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@STAGES
 def test_sharding_picks_the_device_of_a_mesh(stage: Any, form: str, kind: Any, devices: list[Any]) -> None:
     mesh = helpers.mesh_of(devices)
     x = helpers.sharded(X, mesh)
@@ -93,7 +92,7 @@ def test_under_vmap_the_named_device_calls(kind: str, method: str, devices: list
 
 @pytest.mark.contract("X5")
 @EVERY
-@STAGING
+@STAGES
 def test_sharding_on_one_device(stage: Any, kind: Any, devices: list[Any]) -> None:
     x = jax.device_put(X, devices[3])
     f = lambda x, device: kind(lambda x: x + 1, like(x), x, sharding=SingleDeviceSharding(device))

@@ -7,7 +7,7 @@ from support import sessions
 from support.subprocesses import run_program
 
 # The moments at which they come differ from one to the next.
-ROUNDS = sessions.rounds(120, 400)
+ROUNDS = sessions.rounds(60, 400)
 
 # What a handler or a finalizer does. Each is jitted before it is used there.
 ACTIONS = {

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support.first_lines import STAGES, barrier, files_of
+from support.first_lines import barrier, files_of
+from support.helpers import STAGES
 
 import hostcb as hcb
 from hostcb._spec.signatures import is_plain_function

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.helpers import Record, finish
-from support.transforming import STAGING
+from support.helpers import STAGES, Record, finish
 
 import hostcb as hcb
 
@@ -67,7 +66,7 @@ KINDS = pytest.mark.parametrize("kind", ["id_tap", "call", "pure_callback", "io_
 
 
 @KINDS
-@STAGING
+@STAGES
 @pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: type(leaf).__name__)
 def test_the_function_gets_the_object_itself(kind: str, stage: Any, leaf: Any) -> None:
     seen: list[Any] = []
@@ -108,7 +107,7 @@ def test_functions_that_work_in_device_memory_take_arrays_alone(kind: str) -> No
         getattr(hcb, kind)(lambda *_: X, LIKE)("text", X)
 
 
-@STAGING
+@STAGES
 def test_a_tap_returns_the_leaf_and_vmap_and_grad_leave_it_alone(stage: Any) -> None:
     record, model = Record(), Model()
 
@@ -126,7 +125,7 @@ def test_a_tap_returns_the_leaf_and_vmap_and_grad_leave_it_alone(stage: Any) -> 
     assert record.transforms[-1] == (("batch", {"batch_dims": (0,)}),)
 
 
-@STAGING
+@STAGES
 def test_prints_show_objects_unchanged(stage: Any, capsys: pytest.CaptureFixture[str]) -> None:
     finish(stage(lambda x: hcb.id_print({"name": "weights", "x": x})["x"])(X))
     finish(stage(lambda x: (hcb.id_print("alone"), x)[1])(X))

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.helpers import STAGES
 
 import hostcb as hcb
 
 X = jnp.float32(2)
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
-STAGES = pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
 
 
 class Recorder(list[float]):

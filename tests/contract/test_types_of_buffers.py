@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support.first_lines import STAGES
+from support.helpers import STAGES
 
 import hostcb as hcb
 

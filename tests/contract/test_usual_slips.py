@@ -8,27 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.helpers import STAGES
+from test_advice import SCALAR, VECTOR, X, double, host, pure
 
 import hostcb as hcb
-
-X = np.arange(3, dtype=np.float32)
-
-SCALAR = jax.ShapeDtypeStruct((), np.float32)
-
-VECTOR = jax.ShapeDtypeStruct((3,), np.float32)
-
-
-def double(x: Any) -> Any:
-    return np.asarray(2 * x)
-
-
-def pure(x: Any, **options: Any) -> Any:
-    return hcb.pure_callback(double, jax.ShapeDtypeStruct(x.shape, x.dtype), x, **options)
-
-
-def host(x: Any, **options: Any) -> Any:
-    return hcb.call(double, x, result_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), **options)
-
 
 I32, I8, TWO = jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((3,), np.int8), np.ones((2, 2), np.float32)
 
@@ -68,7 +51,7 @@ def test_the_error_of_a_function_that_uses_a_traced_value_asks_for_an_operand() 
 
 
 @pytest.mark.contract("H32")
-@pytest.mark.parametrize("stage", [jax.jit, lambda function: function], ids=["jit", "eager"])
+@STAGES
 @pytest.mark.parametrize("slip", HINTS)
 def test_a_usual_slip_ends_the_error_with_what_to_write(slip: str, stage: Any) -> None:
     returned, shape, hint = HINTS[slip]

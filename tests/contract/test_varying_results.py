@@ -14,6 +14,7 @@ from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
+from support.pairwise import in_turns
 
 import hostcb as hcb
 
@@ -101,15 +102,13 @@ def nested(add: Callable[[Any], Any]) -> Any:
 
 @pytest.mark.contract("H27")
 @pytest.mark.usefixtures("_as_written")
-@pytest.mark.parametrize("name", JAX_NAMES)
-@pytest.mark.parametrize("construct", CONSTRUCTS)
+@in_turns(("construct", "name"), CONSTRUCTS, JAX_NAMES, times=2)
 def test_a_result_that_jax_types_as_equal_can_be_cast(construct: str, name: str) -> None:
     assert CONSTRUCTS[construct](JAX_NAMES[name])(NUMBERS).tolist() == (NUMBERS + 2).tolist()
 
 
 @pytest.mark.contract("H9")
-@pytest.mark.parametrize("name", HOSTCB_NAMES)
-@pytest.mark.parametrize("construct", CONSTRUCTS)
+@in_turns(("construct", "name"), CONSTRUCTS, HOSTCB_NAMES, times=2)
 def test_a_result_that_varies_can_be_cast(construct: str, name: str) -> None:
     assert CONSTRUCTS[construct](HOSTCB_NAMES[name])(NUMBERS).tolist() == (NUMBERS + 2).tolist()
 

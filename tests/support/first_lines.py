@@ -6,12 +6,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import pytest
 
 import hostcb as hcb
-
-STAGES = pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
 
 
 def files_of(error: BaseException) -> list[str]:

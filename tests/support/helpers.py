@@ -22,6 +22,9 @@ from hostcb._runtime.memory import blocks, owners
 # How long an event that must happen is waited for. In seconds.
 DEADLINE = 30.0
 
+STAGES = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
+"""A test of a program outside of jit and in it."""
+
 
 def like(x: Any) -> jax.ShapeDtypeStruct:
     """The shape and the type of `x`."""

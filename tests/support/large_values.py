@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +49,25 @@ def looped(function: Any, steps: int, **options: Any) -> Any:
         return hcb.id_tap(function, x, **options) + 1
 
     return jax.jit(lambda x: jax.lax.fori_loop(0, steps, step, x))
+
+
+def taken_while_locked(program: Any, x: Any, microseconds: int) -> tuple[int, int]:
+    """How many taps the device hands over while this thread keeps the interpreter lock, and how many before."""
+    ring = queues[jax.devices()[0]].ring
+    assert ring is not None, "no tap of this device was handed over in C"
+    # A PyDLL keeps the interpreter lock: no other thread runs Python meanwhile.
+    wait = ctypes.PyDLL(None).usleep
+    before = ring.counters.accepted
+    thread = threading.Thread(target=lambda: program(x).block_until_ready())
+    thread.start()
+    while ring.counters.accepted == before:
+        pass
+    start = ring.counters.accepted
+    wait(microseconds)
+    taken = ring.counters.accepted - start
+    thread.join()
+    hcb.barrier_wait()
+    return taken, start - before
 
 
 def number_in(array: Any) -> float:

@@ -23,8 +23,12 @@ ROOT = Path(hostcb.__file__).parent.parent
 PATH = (ROOT, PROGRAMS.parent, PROGRAMS.parent / "contract")
 """A program finds hostcb, what the tests share, and the tests of the contract."""
 
-IMPORTED = (*warm.PRELOADED, "support.program_in_fork")
-"""The modules that programs have in common. hostcb is not one of them, since it would know that it was forked."""
+IMPORTED = (
+    *(*warm.PRELOADED, "support.program_in_fork"),
+    *("jax.experimental.buffer_callback", "jax.experimental.layout"),
+    *("jax.extend", "jax.extend.mlir.dialects.stablehlo"),
+)
+"""What programs and hostcb import. hostcb itself is not among them, since it would know that it was forked."""
 
 PRELUDE = """\
 import functools, gc, json, logging, os, sys, threading, time, traceback, weakref

@@ -36,7 +36,6 @@ def power3_unused(record: Record) -> Callable[[Any], Any]:
 
 
 EXAMPLES = pytest.mark.parametrize("example", [power3, power3_unused])
-STAGING = pytest.mark.parametrize("stage", [lambda f: f, jax.jit], ids=["eager", "jit"])
 
 
 def seen(record: Record, what: str, *expected: Any) -> None:

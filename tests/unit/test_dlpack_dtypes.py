@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from support.helpers import STAGES
 from test_stale_buffers import DEPTH, SCALAR, at_all_depths, check_that_nobody_is_misled
 
 import hostcb as hcb
@@ -17,7 +18,6 @@ from hostcb._dlpack.from_dlpack import view
 
 SMALL = ["bfloat16", *(name for name in dir(ml_dtypes) if name.startswith("float8"))]
 DTYPES = pytest.mark.parametrize("dtype", [*SMALL, "float16", "float32", "complex64", "bool", "int8", "uint32"])
-STAGES = pytest.mark.parametrize("stage", [jax.jit, lambda f: f], ids=["jit", "eager"])
 
 
 def values(dtype: str, shape: tuple[int, ...] = (2, 3)) -> Any:

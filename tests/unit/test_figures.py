@@ -65,6 +65,7 @@ def test_the_pages_for_users_have_the_measured_costs() -> None:
             assert found and f"| {costs} " in found[0], f"{page}: {shown} takes {costs} µs"
 
 
+@pytest.mark.thorough
 def test_the_numbers_of_cells_are_those_of_the_plan() -> None:
     # JAX 0.10.2 has no callbacks of its own on oneAPI.
     for name in ("rocm", "oneapi"):

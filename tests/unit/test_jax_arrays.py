@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.helpers import STAGES
 
 import hostcb as hcb
 
@@ -65,7 +66,7 @@ FORMS: dict[str, Any] = {
 
 
 @pytest.mark.contract("X2", "X3", "X4", "H16")
-@pytest.mark.parametrize("stage", [jax.jit, lambda function: function], ids=["jit", "eager"])
+@STAGES
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("way", ["wrapper", "setting", "setting, of a partial"])
 @pytest.mark.parametrize("kind", ["pure", "io", "debug"])

@@ -344,9 +344,8 @@ class _Shown:
     """An array that is equal to another one if type, shape and bytes are, and is shown by its values."""
 
     def __init__(self, array: Any) -> None:
-        array = np.asarray(array)
-        self.key = content(array)
-        self.text = f"{array.dtype.name}{list(array.shape)} {array.tolist()}"
+        self._array = np.asarray(array)
+        self.key = content(self._array)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Shown) and self.key == other.key
@@ -354,4 +353,5 @@ class _Shown:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return self.text
+        # The text of a large array takes half a second, and only a difference is shown.
+        return f"{self._array.dtype.name}{list(self._array.shape)} {self._array.tolist()}"

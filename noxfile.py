@@ -48,9 +48,6 @@ LOWERED = ("cuda", "rocm", "tpu", "oneapi")
 # Sphinx reads the checkout by docs/conf.py, all of it anew, and takes warnings, also of unknown names, for errors.
 SITE = ("-b", "html", "-c", "docs", "-E", "-W", "--keep-going", "-n", "-q")
 
-# The distributions: the library and the conformance suite.
-PROJECTS = (".", "conformance")
-
 ZIG = "ziglang==0.16.0"
 
 
@@ -307,7 +304,7 @@ def wheel(session: nox.Session) -> None:
     """Build both wheels and sdists, check them, install the wheels elsewhere, and try them and the types."""
     session.install(*nox.project.dependency_groups(PYPROJECT, "build", "user-types"))
     with tempfile.TemporaryDirectory() as folder:
-        for project in PROJECTS:
+        for project in (".", "conformance"):
             session.run("python", "-m", "build", "--outdir", folder, project, silent=True)
         session.run("python", "ci/try_wheel.py", folder, *REQUIREMENTS[HERE_JAX])
 

@@ -8,6 +8,7 @@ import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from ..expectations.entries import toml_of
 from ..oracle.verdicts import Verdict
 from ..reports.results import CellRecord, RunRecord, full_run_in, load_results
 from ..reports.visible import in_a_line
@@ -56,15 +57,13 @@ def entries(run: RunRecord, since: str, *, whole: bool) -> Iterator[str]:
     known = [cell.id for cell in run.cells] if whole else []
     for cells in _groups(cell for cell in wrong if cell.verdict not in UNEXPECTABLE and not cell.passed):
         first = cells[0]
-        yield from ("", _comment(first.witness.partition("\n")[0]), "[[expect]]")
-        globs = _globs([cell.id for cell in cells], known)
-        yield from [f"cells = {_quoted(globs[0])}"] if len(globs) == 1 else ["cells = [", *_items(globs), "]"]
-        yield f"verdict = {_quoted(first.verdict)}"
-        yield from [f"stage = {_quoted(first.stage)}"] if first.stage else []
-        yield from [f"jax = {_quoted(from_version(version))}"] if version else []
+        fields: dict[str, Any] = {"cells": _globs([cell.id for cell in cells], known), "verdict": first.verdict}
+        fields |= {"stage": first.stage} if first.stage else {}
+        fields |= {"jax": from_version(version)} if version else {}
         # A run refuses an entry without them: only a person knows the reason of a failure that the CPU does not have.
-        reason, link = (" ".join(first.on_cpu.reason.split()), first.on_cpu.link) if first.on_cpu else ("", "")
-        yield from (f"reason = {_quoted(reason)}", f"link = {_quoted(link)}", f"since = {_quoted(since)}")
+        fields |= {"reason": " ".join(first.on_cpu.reason.split()) if first.on_cpu else ""}
+        fields |= {"link": first.on_cpu.link if first.on_cpu else "", "since": since}
+        yield from ("", _comment(first.witness.partition("\n")[0]), *toml_of(fields).splitlines())
 
 
 def _words(cell: CellRecord) -> str:
@@ -89,16 +88,6 @@ def _globs(cell_ids: Sequence[str], known: Sequence[str]) -> list[str]:
         matched = fnmatch.filter(known, everywhere)
         globs[everywhere if len(matched) > 1 and {*matched} <= {*cell_ids} else cell_id] = None
     return [*globs]
-
-
-def _items(globs: Sequence[str]) -> Iterator[str]:
-    return (f"  {_quoted(glob)}," for glob in globs)
-
-
-def _quoted(text: str) -> str:
-    """A string of TOML."""
-    characters = (one if one.isprintable() and one not in '"\\' else f"\\U{ord(one):08x}" for one in text)
-    return f'"{"".join(characters)}"'
 
 
 def _comment(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,8 +66,7 @@ class Expectation:
         fields |= {"reason": self.reason, "link": self.link, "since": self.since}
         fields |= {"jax": self.jax} if self.jax else {}
         fields |= {"intermittent": True} if self.intermittent else {}
-        # These values are the same in JSON and in TOML.
-        return "\n".join(["[[expect]]", *(f"{key} = {json.dumps(value)}" for key, value in fields.items()), ""])
+        return toml_of(fields)
 
     def met_by(self, outcome: Outcome) -> bool:
         return self.verdict == outcome.label and self.stage in (None, outcome.stage)
@@ -110,6 +108,21 @@ class Expectations:
         """Globs that match no planned cell: typing errors, or cells that are gone."""
         globs = [pattern for entry in self.entries for pattern in entry.cells]
         return tuple(pattern for pattern in globs if not any(_about(pattern, cell_id) for cell_id in planned))
+
+
+def toml_of(fields: Mapping[str, Any]) -> str:
+    """An entry as a file has it: its values are texts, lists of texts, or true."""
+    return "\n".join(["[[expect]]", *(f"{key} = {_toml(value)}" for key, value in fields.items()), ""])
+
+
+def _toml(value: str | Sequence[str] | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str):
+        return "\n".join(["[", *(f"  {_toml(each)}," for each in value), "]"])
+    # As JSON has it for most texts, but not for characters of more than 16 bits.
+    characters = (one if one.isprintable() and one not in '"\\' else f"\\U{ord(one):08x}" for one in value)
+    return f'"{"".join(characters)}"'
 
 
 def _about(pattern: str, cell_id: str) -> bool:

@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from .._errors.failures import failure_log
-from .._runtime.observing.barrier_times import barriers
 from .._runtime.observing.counting import Counting, counting
 from .._runtime.queue.counters import Totals, totals_by_device
 from .._runtime.queue.queues import queues
@@ -147,20 +145,17 @@ def stats() -> Stats:
     """
     counted = counting()
     now = time.monotonic()
-    count, seconds = barriers.read()
-    failures = failure_log.counts()
     found = totals_by_device(queues.all())
-    names = sorted({*found, *failures, *counted.tallies, *counted.totals})
-    every = {name: _device(counted, name, found.get(name, Totals(name)), failures.get(name, 0)) for name in names}
+    names = sorted({*found, *counted.tallies, *counted.totals})
+    every = {name: _device(counted, name, found.get(name, Totals(name))) for name in names}
     return Stats(
         {name: each for name, each in every.items() if each != DeviceStats()},
         now - counted.began,
-        count - counted.barriers,
-        seconds - counted.waited_in_barriers,
+        *counted.barriers.read(),
     )
 
 
-def _device(counted: Counting, name: str, totals: Totals, failures: int) -> DeviceStats:
+def _device(counted: Counting, name: str, totals: Totals) -> DeviceStats:
     tally = counted.tally(name)
     queued, queued_bytes = totals.taps - totals.ended, totals.taps_bytes - totals.ended_bytes
     tally.reaches(queued, queued_bytes)
@@ -176,7 +171,7 @@ def _device(counted: Counting, name: str, totals: Totals, failures: int) -> Devi
         most_queued=tally.most_queued.read(),
         most_queued_bytes=tally.most_queued_bytes.read(),
         waited_for_room=totals.waited_for_room - before.waited_for_room,
-        failures=failures - counted.failures.get(name, 0),
+        failures=tally.failures.read()[0],
     )
 
 

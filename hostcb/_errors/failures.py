@@ -13,7 +13,7 @@ import jax
 
 from .. import _compat
 from .._spec.failure_policy import OnError
-from .._spec.naming import NO_DEVICE, PACKAGE, class_name, device_name, transferable
+from .._spec.naming import PACKAGE, class_name, transferable
 from .._threads.chains import Link, Sums, extend, last_of
 from .advice import advice_in
 from .callback_exception import CallbackException, Failure, only_text
@@ -91,8 +91,6 @@ class FailureLog:
         self._numbers = itertools.count()
         self._dropped = Sums[tuple[int]](0)
         self._report = _Report(0, (), 0, [])
-        # How many callbacks have ever failed on each device, by its name, or that of none.
-        self._counts: dict[str, Sums[tuple[int]]] = {}
         self._repeats = Repeats("times since the last barrier. The last:")
         # Of failures that are only logged, which no barrier reports.
         self._only_logged = Repeats("times. The last:")
@@ -127,7 +125,6 @@ class FailureLog:
                 program gets the error only with the results, which it may never ask for; and it may wait for them until
                 the runtime ends the process.
         """
-        self.count(device)
         leave_out_own_frames(exception)
         try:
             text = formatted(exception)
@@ -215,15 +212,6 @@ class FailureLog:
             if self._failures.pop(number, None) is not None:
                 self._dropped.add(1)
         return [each for _, each in kept]
-
-    def count(self, device: Any) -> None:
-        """Count a failure, also one that no barrier reports."""
-        name = NO_DEVICE if device is None else device_name(device)
-        self._counts.setdefault(name, Sums(0)).add(1)
-
-    def counts(self) -> dict[str, int]:
-        """Return how many callbacks have ever failed on each device, by its name, or that of none."""
-        return {name: sums.read()[0] for name, sums in list(self._counts.items())}
 
     def raise_if_any(self, raise_again: bool = True) -> None:
         """Raise the recorded failures, and forget them. Of several barriers at a time one raises them.

@@ -21,7 +21,7 @@ from .._runtime.host import Host
 from .._runtime.memory.blocks import LEAST_BYTES, LEAST_QUEUED_BYTES, blocks
 from .._runtime.memory.owners import Shape
 from .._runtime.memory.pages import LEAST_IN_LARGE_PAGES, advise
-from .._runtime.observing import watching
+from .._runtime.observing import observers
 from .._runtime.queue.queues import queues
 from .._runtime.queue.sites import Site, SiteKeeper, is_small, suits
 from .._spec.shapes import size_of
@@ -209,8 +209,8 @@ def _in_any_order(host: Host, devices: Devices, operand_count: int, copy_operand
     def in_any_order(_: Any, *buffers: Any) -> None:
         if running.frame.pending is not None and has_failed(host.program):
             return skip(host.program, buffers[operand_count:])
-        # Only what watches the run, and the report of a failure that does not end it, want to know the device.
-        device = None if watching.on is None and not names_device else _device_of(buffers, devices)
+        # Only what observes the run, and the report of a failure that does not end it, want to know the device.
+        device = None if observers.on is None and not names_device else _device_of(buffers, devices)
         try:
             results = run(device, copy_operands(buffers))
             if results:
@@ -299,10 +299,10 @@ def _filling(crossing: Crossing, devices: Devices, on_cpu: bool) -> Handler:
         try:
             for position in mapped:
                 advise(buffers[position].__array__())
-            watchers = watching.on
-            if watchers is not None:
+            observing = observers.on
+            if observing is not None:
                 # Buffers are not shown: JAX mistakes later buffers for one of which an array is kept.
-                returned = watchers.around(host, _device_of(buffers, devices), (), fill)(context, buffers)
+                returned = observing.around(host, _device_of(buffers, devices), (), fill)(context, buffers)
             elif function is None:
                 returned = callback.fill(context, buffers)
             else:

@@ -27,7 +27,6 @@ import ctypes
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -39,11 +38,12 @@ from .._native.library import library
 from .._spec import flags
 from .._threads.deadlines import LOOK_AT_EXIT, Deadline, join_waiters, seen_to_end
 from .._threads.running import threads_in_functions
-from .._threads.thread_states import is_dummy, is_hostcbs, is_pythons
+from .._threads.thread_states import is_dummy, is_hostcbs, is_pythons, stay
 from .executions.barrier import REPORT_INTERVAL, wait_for_callbacks
-from .executions.executions import stay, tracker
+from .executions.executions import tracker
 from .executions.outstanding import listed, outstanding, programs
-from .observing import watching
+from .observing import observers
+from .observing.observers import Observer, Run
 from .queue.queues import queues
 
 logger = logging.getLogger("hostcb")
@@ -65,7 +65,7 @@ class ProcessEnds(BaseException):
         super().__init__("the process ends, and has waited in vain for this function")
 
 
-class Patience(Deadline):
+class Patience(Deadline, Observer):
     """The exit's deadline. It moves on when a function begins or ends, and while none runs."""
 
     def __init__(self) -> None:
@@ -94,31 +94,25 @@ class Patience(Deadline):
         self.renew()
         return False
 
-    def around(
-        self, host: watching.Watched, device: Any, arrays: Sequence[Any], invoke: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        def run(*operands: Any) -> Any:
-            self.renew()
-            try:
-                return invoke(*operands)
-            finally:
-                self.renew()
+    def started(self, run: Run) -> None:
+        self.renew()
 
-        return run
+    def ended(self, run: Run, state: Any, failure: BaseException | None) -> None:
+        self.renew()
 
 
-class Closed:
+class Closed(Observer):
     """Lets no function begin, except in the thread that exits."""
 
-    def around(
-        self, host: watching.Watched, device: Any, arrays: Sequence[Any], invoke: Callable[..., Any]
-    ) -> Callable[..., Any]:
+    def started(self, run: Run) -> None:
         if threading.get_ident() == tracker.exits_in:
-            return invoke
+            return
         # A finalizer may run a program in the thread of a queue, for whose end the exit waits.
         if is_pythons() and not is_hostcbs():
             stay()
-        raise RuntimeError(f"{host.callback} was to run while the process exits, which has waited for all callbacks.")
+        raise RuntimeError(
+            f"{run.host.callback} was to run while the process exits, which has waited for all callbacks."
+        )
 
 
 def _only_daemons_wait() -> bool:
@@ -148,7 +142,7 @@ def _end_functions() -> None:
 def _wait() -> str:
     """Wait for what had been started; return a text of what the exit gives up."""
     patience = Patience()
-    watching.watch(patience)
+    observers.observe(patience)
     try:
         # Repeat until nothing is pending: callbacks may start programs.
         while outstanding():
@@ -159,7 +153,7 @@ def _wait() -> str:
     except KeyboardInterrupt:
         return listed(outstanding()) or "an interrupt came"
     finally:
-        watching.leave(patience)
+        observers.leave(patience)
 
 
 def _at_exit() -> None:
@@ -182,7 +176,7 @@ def _at_exit() -> None:
     tracker.closed = True
     # This thread alone runs functions from now on, such as those of what an `atexit` function taps later.
     queues.close(at_once=bool(given_up))
-    watching.watch(Closed())
+    observers.observe(Closed())
     if given_up:
         _end_functions()
         # JAX would wait for these at its own exit.

@@ -21,8 +21,8 @@ from .._threads.running import inside_callback, running, runs_callbacks
 from .._threads.switching import switch_interval
 from .._threads.thread_states import is_pythons
 from .dispatch.programs import Program
-from .executions.executions import tracker
-from .observing import recording, watching
+from .executions.failed_calls import failed_calls
+from .observing import observers
 from .queue.items import Item
 from .queue.queues import queues
 from .results import conform
@@ -65,17 +65,8 @@ class Host:
         self._shape: Any = result_avals[0].shape if one else None
         self._dtype: Any = result_avals[0].dtype if one else None
         self._ordered = callback.kind.ordered
-        # Made when a trace is on for the first time.
-        self._about: recording.About | None = None
-
-    @property
-    def about(self) -> recording.About:
-        """What a trace says of this callback."""
-        # Not cached_property: that of Python 3.11 has one lock for all hosts, and a signal handler may come under it.
-        found = self._about
-        if found is None:
-            found = self._about = recording.About(self.callback, self.program.name, self.operand_avals)
-        return found
+        # What a trace says of it, see `recording`.
+        self.about: dict[str, Any] | None = None
 
     @property
     def nested(self) -> bool:
@@ -109,17 +100,18 @@ class Host:
             self.deliver(device, Item(self, arrays))
             self.ran_unqueued(device)
             return
-        traces = recording.on
+        observing = observers.on
         waits = not self._is_waited_for(device)
-        if traces is None:
+        if observing is None or not observing.of_hand_overs:
             queues[device].put(self, arrays, waits)
         else:
-            traces.hand_over(self.about, device, arrays, functools.partial(queues[device].put, self, waits=waits))
+            observing.hand_over(self, device, arrays, functools.partial(queues[device].put, self, waits=waits))
 
     def offer(self, device: Any, arrays: Sequence[np.ndarray]) -> bool:
         """As `tap`, outside of callbacks and programs, but return False if that might wait or a trace is on."""
         switch_interval.callback_begins()
-        return recording.on is None and queues[device].offer(self, arrays)
+        observing = observers.on
+        return (observing is None or not observing.of_hand_overs) and queues[device].offer(self, arrays)
 
     def ran_unqueued(self, device: Any) -> None:
         """Count a tap that did not go through the queue."""
@@ -136,13 +128,13 @@ class Host:
         outer = frame.depth
         frame.depth = outer + 1
         try:
-            watchers = watching.on
+            observing = observers.on
             invoke = functools.partial(self._invoke, device) if self._with_device else self._invoke
-            if watchers is None:
+            if observing is None:
                 item.hand_to(invoke)
             else:
-                # An interrupt in what watches comes before the function begins, or after it.
-                watchers.around(self, device, item.arrays, functools.partial(item.hand_to, invoke))()
+                # An interrupt in what observes comes before the function begins, or after it.
+                observing.around(self, device, item.arrays, functools.partial(item.hand_to, invoke))()
         except BaseException as exception:
             if not item.begun:
                 raise
@@ -175,13 +167,14 @@ class Host:
 
     def failed(self, device: Any, exception: BaseException) -> None:
         """Record a failure for the end of the program, and usually for the barrier."""
-        tracker.failed(self.program, device, exception)
+        failed_calls.keep(self.program, device, exception)
         self.report(device, exception)
 
     def report(self, device: Any, exception: BaseException) -> None:
         """Report a failure as the callback does, or else by the next barrier."""
         if self.callback.report_failure is not None:
-            failure_log.count(device)
+            if observers.on is not None:
+                observers.on.failed(device)
             self.callback.report_failure(exception)
         else:
             self._record(device, exception, None)
@@ -208,8 +201,8 @@ class Host:
                     queue.drain()
         frame.depth = outer + 1
         try:
-            watchers = watching.on
-            invoke = self._invoke if watchers is None else watchers.around(self, device, arrays, self._invoke)
+            observing = observers.on
+            invoke = self._invoke if observing is None else observing.around(self, device, arrays, self._invoke)
             result = invoke(device, *arrays) if self._with_device else invoke(*arrays)
             # `_shape` is None unless one array is expected; then this check fails.
             if type(result) is np.ndarray and result.shape == self._shape and result.dtype == self._dtype:
@@ -227,6 +220,8 @@ class Host:
             frame.depth = outer
 
     def _record(self, device: Any, exception: BaseException, on_error: OnError | None) -> None:
+        if observers.on is not None:
+            observers.on.failed(device)
         if not is_hostcbs(exception):
             advise(self.callback.kind, exception)
         # In a thread of Python this is a handler of a program on one device, or a callback outside jit.

@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support.first_lines import STAGES
-from support.helpers import DEADLINE
+from support.helpers import DEADLINE, STAGES
 from support.subprocesses import run_program
 
 import hostcb as hcb

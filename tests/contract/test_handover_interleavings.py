@@ -18,7 +18,7 @@ import hostcb as hcb
 from hostcb._compat import extend
 from hostcb._lowering import views
 from hostcb._native.library import library
-from hostcb._runtime.observing import recording
+from hostcb._runtime.observing import observers, recording
 from hostcb._runtime.queue import sites
 from hostcb._runtime.queue.queues import DeviceQueue, queues
 from hostcb._runtime.queue.sites import is_small
@@ -263,9 +263,9 @@ def test_a_trace_that_begins_while_another_ends_gets_the_values_through_python(
 
     monkeypatch.setattr(library, "all_through_python", tell)
     recording.end(recording.begin(str(tmp_path / "first"), False))
-    assert recording.on is not None and told[-1]
+    assert observers.on is not None and told[-1]
     recording.end(begun[0])
-    assert recording.on is None and not told[-1]
+    assert observers.on is None and not told[-1]
 
 
 def test_a_program_for_cpu_is_lowered_where_jax_has_no_cpu_client(monkeypatch: pytest.MonkeyPatch) -> None:

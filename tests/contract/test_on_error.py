@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from support.first_lines import STAGES, barrier, files_of
-from support.helpers import DEADLINE
+from support.first_lines import barrier, files_of
+from support.helpers import DEADLINE, STAGES
 from support.subprocesses import run_program
 
 import hostcb as hcb

@@ -16,7 +16,7 @@ from support import helpers
 from support.subprocesses import run_program
 
 import hostcb as hcb
-from hostcb._runtime.observing import watching
+from hostcb._runtime.observing import observers
 from hostcb._runtime.queue.queues import queues
 
 pytestmark = pytest.mark.contract("H31")
@@ -132,14 +132,14 @@ def test_a_span_is_on_the_line_of_the_thread_that_runs_and_lasts_as_long(tmp_pat
 
 
 def test_nothing_watches_before_and_after_a_profile(tmp_path: Path) -> None:
-    before = watching.on
+    before = observers.on
     for number in range(2):
         jax.profiler.start_trace(tmp_path / str(number))
-        assert watching.on is not None
+        assert observers.on is not None
         hcb.id_tap(tapped, 1.0)
         hcb.barrier_wait()
         jax.profiler.stop_trace()
-        assert (watching.on is None) == (before is None)
+        assert (observers.on is None) == (before is None)
         assert len(spans(tmp_path / str(number))) == 1
 
 

@@ -87,29 +87,29 @@ print(hcb.stats()["cpu:0"].taps)
 
 def test_nothing_watches_before_the_first_call() -> None:
     source = """
-from hostcb._runtime.observing import watching
+from hostcb._runtime.observing import observers
 jax.jit(lambda x: hcb.call(lambda v: v, hcb.id_tap(lambda v, t: None, x), result_shape=x))(jnp.ones(4))
 hcb.barrier_wait()
-print(watching.on)
+print(observers.on)
 hcb.stats()
-print(watching.on is not None)
+print(observers.on is not None)
 # A trace that begins and ends leaves the counting on.
 import tempfile
 with hcb.trace(tempfile.mktemp()):
     hcb.id_tap(lambda v, t: None, 1.0)
-print(watching.on is not None, hcb.stats()["cpu:0"].taps)
+print(observers.on is not None, hcb.stats()["cpu:0"].taps)
 """
     assert run_program(source).check().lines == ["None", "True", "True 1"]
 
 
 def test_an_interrupt_of_the_first_call_does_not_end_the_counting() -> None:
     source = """
-from hostcb._runtime.observing import watching
-plain = watching.watch
-def watch(watcher):
-    watching.watch = plain
+from hostcb._runtime.observing import observers
+plain = observers.observe
+def observe(observer):
+    observers.observe = plain
     raise KeyboardInterrupt
-watching.watch = watch
+observers.observe = observe
 try:
     hcb.stats()
 except KeyboardInterrupt:

@@ -26,7 +26,7 @@ from hostcb._runtime.queue.queues import queues
 
 # Modules that take part in a value's way from its handler to the end of its function, and in reports.
 MODULES = (
-    *("_errors.failures", "_runtime.host", "_runtime.observing.barrier_times", "_runtime.observing.counting"),
+    *("_errors.failures", "_runtime.host", "_runtime.observing.observers", "_runtime.observing.counting"),
     *("_runtime.queue.consumers", "_runtime.queue.counters", "_runtime.queue.items", "_runtime.queue.queues"),
     *("_runtime.queue.rings", "_runtime.queue.sites", "_threads.baton", "_threads.chains", "_threads.progress"),
     "_threads.switching",

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import pytest
 
 from hostcb._runtime.dispatch.programs import Program
-from hostcb._runtime.observing import watching
-from hostcb._runtime.observing.recording import Recording
-
-
-class Watcher:
-    """A trace, a profile or a count."""
-
-    def around(self, host: Any, device: Any, arrays: Any, invoke: Any) -> Any:
-        return invoke
+from hostcb._runtime.observing import observers
+from hostcb._runtime.observing.observers import Observer
 
 
 @pytest.mark.contract("H22")
-def test_what_begins_to_watch_while_another_does_is_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, first, second = watching.Watchers, Watcher(), Watcher()
-    monkeypatch.setattr(watching, "on", None)
-    monkeypatch.setattr(watching, "_watching", {})
+def test_what_begins_to_observe_while_another_does_is_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, first, second = observers.Observers, Observer(), Observer()
+    monkeypatch.setattr(observers, "on", None)
+    monkeypatch.setattr(observers, "_observing", {})
 
-    def made(watchers: Any) -> Any:
+    def made(observing: Any) -> Any:
         # Another thread comes here, before this one has set `on`.
-        watching._watching[second] = None
-        return plain(watchers)
+        observers._observing[second] = None
+        return plain(observing)
 
-    monkeypatch.setattr(watching, "Watchers", made)
-    watching.watch(first)
-    assert watching.on is not None and [*watching.on._watchers] == [first, second]
+    monkeypatch.setattr(observers, "Observers", made)
+    observers.observe(first)
+    assert observers.on is not None and [*observers.on.observers] == [first, second]
 
 
 class Ended:
@@ -62,29 +54,3 @@ def test_an_execution_may_be_dropped_while_another_is_looked_for() -> None:
     ended, goes = Ended(program), Goes()
     program._executions, program._last = {ended: None, goes: None}, goes
     assert program.device_at(0) is Goes.mesh[0] and [*program._executions] == [goes]
-
-
-class Recorder:
-    """A trace that begins another one, as a thread may, when it is asked for its setting."""
-
-    def __init__(self, recording: Any, begins: bool) -> None:
-        self.recording, self.begins = recording, begins
-        self.runs: list[Any] = []
-
-    @property
-    def values(self) -> bool:
-        if self.begins:
-            self.recording.recorders[Recorder(self.recording, False)] = "another"
-        return False
-
-    def ran(self, about: Any, run: Any, end: int) -> None:
-        self.runs.append(run)
-
-
-@pytest.mark.contract("H22")
-def test_a_trace_may_begin_while_a_run_begins() -> None:
-    recording: Any = Recording()
-    recorders = [Recorder(recording, begins) for begins in (True, False)]
-    recording.recorders = dict.fromkeys(recorders, "file")
-    assert recording.around(SimpleNamespace(about=None), None, [], lambda: "result")() == "result"
-    assert [len(each.runs) for each in recording.recorders] == [1, 1, 1]

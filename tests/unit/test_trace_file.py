@@ -45,9 +45,9 @@ def test_the_end_comes_after_the_writes_of_other_threads(tmp_path: Path, monkeyp
     file = TraceFile(str(tmp_path / "trace.json"))
     descriptor, closed, close = file._descriptor, list[int](), os.close
     monkeypatch.setattr(os, "close", lambda each: (closed.append(each), close(each))[1])
-    file.add('"name":"taken"')
+    file.add(file.text({"name": "taken"}))
     writer = SlowWriter(file, monkeypatch)
-    file.add('"name":"mine"')
+    file.add(file.text({"name": "mine"}))
     closing = threading.Thread(target=file.close)
     closing.start()
     closing.join(0.02)
@@ -64,7 +64,7 @@ def test_events_after_the_end_are_dropped(tmp_path: Path) -> None:
     file = TraceFile(str(tmp_path / "trace.json"))
     file.close()
     whole = (tmp_path / "trace.json").read_text()
-    file.add('"name":"late"')
+    file.add(file.text({"name": "late"}))
     file.flush()
     assert (tmp_path / "trace.json").read_text() == whole and json.loads(whole)
 
@@ -74,7 +74,7 @@ def test_a_thread_that_sees_the_end_writes_nothing(tmp_path: Path) -> None:
     file = TraceFile(str(tmp_path / "trace.json"))
     before = (tmp_path / "trace.json").read_text()
     file._ended = True
-    file.add('"name":"late"')
+    file.add(file.text({"name": "late"}))
     file.flush()
     assert (tmp_path / "trace.json").read_text() == before
     file.close()
@@ -123,7 +123,7 @@ def test_a_thread_that_never_writes_holds_the_end_up_for_a_while_only(
     file = TraceFile(str(tmp_path / "trace.json"))
     descriptor = file._descriptor
     assert descriptor is not None
-    file.add('"name":"taken"')
+    file.add(file.text({"name": "taken"}))
     writer = SlowWriter(file, monkeypatch)
     file.close()
     # Still open: closed, its number could become another file's, and the thread would write into that.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import jax
@@ -15,9 +16,10 @@ from ..._errors.frames import leave_out_frames
 from ..._threads.deadlines import Deadline, Waitable, checked, ended_by, seen_to_end
 from ..._threads.running import inside_callback
 from ..memory.blocks import blocks
-from ..observing.barrier_times import barriers
+from ..observing import observers
 from ..queue.queues import queues
 from .executions import tracker
+from .failed_calls import failed_calls
 from .outstanding import BarrierTimeoutError, listed, outstanding
 
 logger = logging.getLogger("hostcb")
@@ -75,7 +77,8 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
             )
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("barrier_wait[%s]: start, waiting for: %s", name, listed(outstanding()))
-        with barriers.once_more():
+        began = time.monotonic()
+        try:
             if seconds is None:
                 without_order = tracker.without_order()
                 wait_for_callbacks(name)
@@ -83,6 +86,9 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
                     each.wait()
             else:
                 _wait_in_time(name, seconds)
+        finally:
+            if observers.on is not None:
+                observers.on.waited(time.monotonic() - began)
         logger.debug("barrier_wait[%s]: done", name)
         failure_log.raise_if_any(raise_again)
     except Exception as error:
@@ -134,7 +140,7 @@ def wait_for_callbacks(
             executions = [execution for execution in tracker.live() if execution.nested]
             if not executions and not any(queue.has_nested() for queue in queues.all()):
                 break
-    tracker.forget_failures()
+    failed_calls.drop_ended()
     tracker.timed_out = False
     return True
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, TypeVar
@@ -23,16 +22,16 @@ import jax
 
 from ... import _compat
 from ..._compat import waiting
-from ..._errors.failures import beside_cause, failure_log, shown_cause
-from ..._errors.refusals import without_preamble
+from ..._errors.failures import failure_log
 from ..._threads import pool
 from ..._threads.deadlines import LOOK_AT_EXIT, Deadline
 from ..._threads.running import blocked_programs, inside_callback, inside_handler, running, threads_in_functions
-from ..._threads.thread_states import is_hostcbs, is_pythons
+from ..._threads.thread_states import is_hostcbs, is_pythons, stay
 from ..dispatch.cpp_dispatch import calls_nothing_else, is_simple
 from ..dispatch.postponed import raise_at_the_end, raise_what_is_left
 from ..dispatch.programs import Execution, Program
 from ..queue.queues import queues
+from .failed_calls import failed_calls
 
 T = TypeVar("T")
 
@@ -44,13 +43,6 @@ MANY = 64
 MOST_WAITING = 16
 
 MAIN = threading.main_thread().ident
-
-
-def stay() -> None:
-    """Keep this thread here, without the interpreter lock: it never asks for it again, however the process ends."""
-    never = threading.Lock()
-    never.acquire()
-    never.acquire()
 
 
 class ExecutionTracker:
@@ -81,7 +73,7 @@ class ExecutionTracker:
         self.timed_out = False
         self._live: dict[Execution, None] = {}
         self._fresh: dict[tuple[Any, ...], Any] = {}
-        self._failed: dict[int, weakref.ref[Program]] = {}
+        failed_calls.forget()
         # Callbacks outside jit that keep no order and run now, each in the thread that called.
         self._without_order: dict[Execution, None] = {}
         # The devices of programs that JAX dispatched in C++, without calling the tracker.
@@ -286,15 +278,7 @@ class ExecutionTracker:
             for token in execution.tokens or ():
                 waiting.settle(token)
         if isinstance(error, jax.errors.JaxRuntimeError):
-            # The key is None if the handler did not know its device.
-            failures = [execution.program.failures.pop(device, None) for device in (*execution.devices, None)]
-            # Not their truth values: an exception may have a length.
-            found = next((failure for failure in (execution.failure, *failures) if failure is not None), None)
-            if found is not None:
-                error.__cause__ = shown_cause(found)
-                failure_log.raised(found, error if found is execution.failure else None)
-                # The runtime's text begins with its own frames. A new error would lose the traceback.
-                type(error).__init__(error, beside_cause(without_preamble(str(error)), error.__cause__))
+            failed_calls.explain(error, execution)
         # The program keeps its executions alive, and the failure's traceback would keep frames and arrays alive.
         execution.failure = None
         if execution.has_no_tokens():
@@ -367,24 +351,6 @@ class ExecutionTracker:
         while not all(last.is_ready() for last in lasts.values()) and not deadline.has_passed():
             time.sleep(LOOK_AT_EXIT)
         return [devices for devices, last in lasts.items() if not last.is_ready()]
-
-    def failed(self, program: Program, device: Any, failure: BaseException) -> None:
-        """Keep the exception of a failed call, for the end of the program and the operation that refuses the result."""
-        program.failures[device] = failure
-        dispatching = running.frame.execution
-        if dispatching is not None and dispatching.program is program:
-            # Other threads may run the same program at the same time and fail for other reasons.
-            dispatching.failure = failure
-        number, failed = id(program), self._failed
-        failed[number] = weakref.ref(program, lambda _: failed.pop(number, None))
-
-    def forget_failures(self) -> None:
-        """Drop the failures of programs that have ended; an exception keeps its frames and their arrays alive."""
-        for number, reference in list(self._failed.items()):
-            program = reference()
-            if program is not None and program.idle():
-                program.failures.clear()
-                self._failed.pop(number, None)
 
     def _forget_ended(self) -> None:
         unseen: dict[Any, Execution] = {}

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from ... import _compat
-from ..._errors.failures import failure_log
 from ..._spec.naming import NO_DEVICE, device_name
 from ..._threads.chains import Most, Sums
 from ..queue import counters
 from ..queue.counters import queued_in, totals_by_device
 from ..queue.queues import queues
-from . import watching
-from .barrier_times import barriers
-from .watching import Watched
+from . import observers
+from .observers import Observer, Run
 
 
 class Tally:
@@ -26,6 +23,7 @@ class Tally:
         self._runs: dict[str, Sums[tuple[int, int]]] = {}
         # How many taps at most had been handed over and not ended, and their bytes.
         self.most_queued, self.most_queued_bytes = Most(), Most()
+        self.failures = Sums[tuple[int]](0)
 
     def runs_of(self, kind: str) -> Sums[tuple[int, int]]:
         found = self._runs.get(kind)
@@ -40,7 +38,7 @@ class Tally:
         self.most_queued_bytes.reaches(queued_bytes)
 
 
-class Counting:
+class Counting(Observer):
     """What is counted since the first question."""
 
     def __init__(self) -> None:
@@ -48,44 +46,38 @@ class Counting:
         self.tallies: dict[str, Tally] = {}
         # The same by the devices that there are now.
         self._by_device: dict[Any, Tally] = {}
-        self.failures = failure_log.counts()
-        self.barriers, self.waited_in_barriers = barriers.read()
+        # How many barriers have ended, and the seconds for which they waited.
+        self.barriers = Sums[tuple[int, float]](0, 0.0)
         # Values that wait at this moment count as handed over afterwards.
         self.totals = totals_by_device(queues.all())
-
-    def around(
-        self, host: Watched, device: Any, arrays: Sequence[Any], invoke: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        tally = self._by_device.get(device)
-        if tally is None:
-            tally = self.tally(NO_DEVICE if device is None else device_name(device))
-            self._by_device[device] = tally
-        if host.callback.kind.identity:
-            return lambda *arguments: self._tapped(tally, device, invoke, arguments)
-        runs, nbytes = tally.runs_of(host.callback.kind.name), host.nbytes
-
-        def counted(*arguments: Any) -> Any:
-            try:
-                return invoke(*arguments)
-            finally:
-                runs.add(1, nbytes)
-
-        return counted
 
     def tally(self, name: str) -> Tally:
         found = self.tallies.get(name)
         return self.tallies.setdefault(name, Tally()) if found is None else found
 
+    def _tally_of(self, device: Any) -> Tally:
+        found = self._by_device.get(device)
+        if found is None:
+            found = self._by_device[device] = self.tally(NO_DEVICE if device is None else device_name(device))
+        return found
+
+    def ended(self, run: Run, state: Any, failure: BaseException | None) -> None:
+        tally, kind = self._tally_of(run.device), run.host.callback.kind
+        if kind.identity:
+            # The queue is the longest just before one of its functions ends.
+            tally.reaches(*queued_in(queues[run.device].counts))
+        else:
+            tally.runs_of(kind.name).add(1, run.host.nbytes)
+
+    def failed(self, device: Any) -> None:
+        self._tally_of(device).failures.add(1)
+
+    def waited(self, seconds: float) -> None:
+        self.barriers.add(1, seconds)
+
     def forget_devices(self) -> None:
         """Refer to none of the devices that are gone; others get their names."""
         self._by_device = {}
-
-    def _tapped(self, tally: Tally, device: Any, invoke: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-        try:
-            return invoke(*arguments)
-        finally:
-            # The queue is the longest just before one of its functions ends.
-            tally.reaches(*queued_in(queues[device].counts))
 
 
 _counting: dict[None, Counting] = {}
@@ -95,7 +87,7 @@ def counting() -> Counting:
     """Return the counting, which begins with the first question; two threads may ask at once."""
     found = _counting.get(None) or _counting.setdefault(None, Counting())
     # At each question, since an interrupt may have ended the first one before.
-    watching.watch(found)
+    observers.observe(found)
     return found
 
 
@@ -112,5 +104,5 @@ def reset_after_fork() -> None:
     """In a forked child: it counts anew, if it asks."""
     found = _counting.pop(None, None)
     if found is not None:
-        watching.leave(found)
+        observers.leave(found)
     counters.forget()

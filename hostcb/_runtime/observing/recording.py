@@ -1,30 +1,19 @@
-"""What `hostcb.trace` records: each run of a user function, and each hand-over of a tap (H22).
-
-`Host` reads the reference `on` where it hands a value over. It is None while no trace is on, so a program that was
-compiled before a trace began is recorded as well. `watching` reports the runs.
-"""
+"""What `hostcb.trace` records: each run of a user function, and each hand-over of a tap (H22)."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from ..._native.library import library
-from ..._spec.callback import HostCallback
 from ..._spec.naming import device_name, shown
 from ..._threads.running import running
-from . import watching
+from . import observers
+from .observers import HandedOver, Observed, Observer, Run
 from .trace_file import TraceFile
-from .watching import Watched
-
-# Runs and hand-overs, in the order in which they began.
-_numbers = itertools.count()
 
 # Longer texts of exceptions are cut.
 MOST_CHARACTERS = 400
@@ -47,168 +36,121 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-class HandedOver(tuple[Any, ...]):
-    """The arrays of a tapped value that was queued while a trace was on, and when."""
-
-    number: int
-    begin: int
-
-
-class Recorder:
+class Recorder(Observer):
     """One trace: turns what happened into events of its file."""
 
+    of_hand_overs = True
+
     def __init__(self, path: str, values: bool) -> None:
-        self.values = values
+        self._values = values
         # Made before the clock starts, so that no event is older than the trace.
         self.file = TraceFile(path)
         # The first half of each arrow, by the number of its hand-over. The second half writes both.
         self._halves: dict[int, str] = {}
-        self._first = next(_numbers) + 1
+        # The tracks of devices on which a function runs: its thread, and the outermost run.
+        self._lanes: dict[tuple[Any, int], tuple[object, Run]] = {}
+        self._first = next(observers._numbers) + 1
         self._begin = time.monotonic_ns()
         # For programs that compare the trace with times of their own.
-        self.file.add(f'"ph":"M","tid":0,"name":"clock","args":{{"monotonic_ns":{self._begin}}}')
+        clock = {"ph": "M", "tid": 0, "name": "clock", "args": {"monotonic_ns": self._begin}}
+        self.file.add(self.file.text(clock))
 
-    def _slice(self, track: int, begin: int, end: int) -> str:
-        return f'"tid":{track},"ts":{self._ts(begin)},"dur":{(end - begin) / 1e3:.3f}'
-
-    def _ts(self, moment: int) -> str:
-        return f"{(moment - self._begin) / 1e3:.3f}"
-
-    def _thread_track(self) -> int:
-        return self.file.track(_thread.key, _thread.name, _BEHIND_DEVICES)
-
-    def handed_over(self, about: About, device: Any, handed: HandedOver, end: int) -> None:
+    def enqueued(self, host: Observed, device: Any, handed: HandedOver) -> None:
         if handed.begin < self._begin:
             return
+        end = time.monotonic_ns()
         track = self._thread_track()
-        self.file.add(
-            f'"ph":"X",{self._slice(track, handed.begin, end)},"cat":"hand-over","name":{about.hand_over},'
-            f'"args":{{{about.fields},"device":{json.dumps(device_name(device))},'
-            f'"thread_id":{_thread.ident},"sequence":{handed.number - self._first}}}'
-        )
-        self._join(
-            handed,
-            f'"ph":"s","id":{handed.number},"tid":{track},"ts":{self._ts(handed.begin)},"cat":"hand-over","name":"tap"',
-        )
+        args = {"device": device_name(device), "thread_id": _thread.ident}
+        self._slice(track, handed, end, host, "hand-over", f"hand over: {_title(host)}", args)
+        self._join(handed, "s", track, handed.begin)
 
-    def ran(self, about: About, run: Run, end: int) -> None:
+    def started(self, run: Run) -> tuple[Any, list[str]]:
+        lane = None if run.device is None else self._take_lane(run)
+        return lane, [shown(array) for array in run.arrays] if self._values else []
+
+    def ended(self, run: Run, state: tuple[Any, list[str]], failure: BaseException | None) -> None:
+        end = time.monotonic_ns()
+        lane, values = state
+        # Only the outermost run on a lane has set its entry.
+        if self._lanes.get(lane, (None, None))[1] is run:
+            self._lanes.pop(lane, None)
         if run.begin < self._begin:
             return
-        device, lane = run.lane or (None, 0)
-        if device is None:
+        args: dict[str, Any] = {}
+        if lane is None:
             track = self._thread_track()
         else:
-            name = device_name(device) + (f" ({lane + 1})" if lane else "")
-            track = self.file.track((device, lane), name, min(100 * device.id + lane, _BEHIND_DEVICES - 1))
-        more = f',"device":{json.dumps(device_name(device))}' if device is not None else ""
-        if self.values and run.values:
-            more += f',"values":{json.dumps(run.values)}'
-        if run.error:
-            more += f',"error":{json.dumps(run.error)}'
-        failed = ",failed" if run.error else ""
-        self.file.add(
-            f'"ph":"X",{self._slice(track, run.begin, end)},"cat":"{about.kind}{failed}","name":{about.title},'
-            f'"args":{{{about.fields}{more},"thread":{json.dumps(_thread.name)},"thread_id":{_thread.ident},'
-            f'"sequence":{run.number - self._first}}}'
-        )
-        handed = run.handed
-        if handed is not None and handed.begin >= self._begin:
-            self._join(
-                handed,
-                f'"ph":"f","bp":"e","id":{handed.number},"tid":{track},"ts":{self._ts(run.begin)},'
-                '"cat":"hand-over","name":"tap"',
-            )
+            device, number = lane
+            args["device"] = device_name(device)
+            name = args["device"] + (f" ({number + 1})" if number else "")
+            track = self.file.track(lane, name, min(100 * device.id + number, _BEHIND_DEVICES - 1))
+        if values:
+            args["values"] = values
+        if failure is not None:
+            args["error"] = _brief(failure)
+        args |= {"thread": _thread.name, "thread_id": _thread.ident}
+        failed = ",failed" if failure is not None else ""
+        self._slice(track, run, end, run.host, f"{run.host.callback.kind.name}{failed}", _title(run.host), args)
+        handed = run.arrays
+        if isinstance(handed, HandedOver) and handed.begin >= self._begin:
+            self._join(handed, "f", track, run.begin)
 
-    def _join(self, handed: HandedOver, half: str) -> None:
-        """Write an arrow when both of its ends are known: a tap may be queued still when the trace ends."""
-        other = self._halves.setdefault(handed.number, half)
-        if other is not half:
-            self._halves.pop(handed.number, None)
-            self.file.add(*sorted((other, half), key=lambda each: '"ph":"s"' not in each))
-
-
-class About:
-    """What is the same in all events of a callback in a program, as JSON."""
-
-    def __init__(self, callback: HostCallback, program: str, operand_avals: Sequence[Any]) -> None:
-        title = re.sub(r" \([^()]*:\d+\)$", "", callback.name)[:MOST_CHARACTERS]
-        self.kind = callback.kind.name
-        self.title, self.hand_over = json.dumps(title), json.dumps(f"hand over: {title}")
-        fields: dict[str, Any] = {"callback": self.kind, "function": callback.name}
-        if program:
-            fields["program"] = program
-        fields["operands"] = [f"{aval.dtype}{list(aval.shape)}" for aval in operand_avals]
-        self.fields = json.dumps(fields, separators=(",", ":"))[1:-1]
-
-
-class Run:
-    """One run of a user function, from its begin."""
-
-    def __init__(self, device: Any, arrays: Sequence[Any], with_values: bool) -> None:
-        self.handed = arrays if isinstance(arrays, HandedOver) else None
-        self.values = [shown(array) for array in arrays] if with_values else []
-        self.error = ""
-        self._token = object()
-        self.lane = None if device is None else self._take_lane(device)
-        self.number = next(_numbers)
-        self.begin = time.monotonic_ns()
-
-    def _take_lane(self, device: Any) -> tuple[Any, int]:
+    def _take_lane(self, run: Run) -> tuple[Any, int]:
         """Take the device's first lane without a run of another thread: slices of one track must not overlap."""
         for number in itertools.count():
-            lane = (device, number)
-            thread, _ = _lanes.setdefault(lane, (_thread.key, self._token))
+            lane = (run.device, number)
+            thread, _ = self._lanes.setdefault(lane, (_thread.key, run))
             if thread is _thread.key:
                 break
         return lane
 
-    def end(self) -> None:
-        # Only the outermost run on a lane has set its entry.
-        if self.lane is not None and _lanes.get(self.lane, (None, None))[1] is self._token:
-            _lanes.pop(self.lane, None)
+    def _thread_track(self) -> int:
+        return self.file.track(_thread.key, _thread.name, _BEHIND_DEVICES)
+
+    def _ts(self, moment: int) -> float:
+        """Return a moment in microseconds since the begin of the trace."""
+        return (moment - self._begin) / 1e3
+
+    def _slice(
+        self,
+        track: int,
+        what: Run | HandedOver,
+        end: int,
+        host: Observed,
+        category: str,
+        name: str,
+        args: dict[str, Any],
+    ) -> None:
+        args = {**_about(host), **args, "sequence": what.number - self._first}
+        where = {"ph": "X", "tid": track, "ts": self._ts(what.begin), "dur": (end - what.begin) / 1e3}
+        self.file.add(self.file.text({**where, "cat": category, "name": name, "args": args}))
+
+    def _join(self, handed: HandedOver, end: Literal["s", "f"], track: int, moment: int) -> None:
+        """Write an arrow when both of its ends are known: a tap may be queued still when the trace ends."""
+        where = f'"pid":{self.file.process},"tid":{track},"ts":{self._ts(moment)}'
+        text = f'{{{where},"ph":"{end}","bp":"e","id":{handed.number},"cat":"hand-over","name":"tap"}}'
+        other = self._halves.setdefault(handed.number, text)
+        if other is not text:
+            self._halves.pop(handed.number, None)
+            self.file.add(*sorted((other, text), key=lambda each: '"ph":"f"' in each))
 
 
-# The tracks on which a function runs: its thread, and the token of the outermost run.
-_lanes: dict[tuple[Any, int], tuple[object, object]] = {}
+def _about(host: Observed) -> dict[str, Any]:
+    """Return what is the same in all slices of a callback in a program."""
+    if host.about is None:
+        program = {"program": host.program.name} if host.program.name else {}
+        operands = [f"{aval.dtype}{list(aval.shape)}" for aval in host.operand_avals]
+        host.about = {
+            "callback": host.callback.kind.name,
+            "function": host.callback.name,
+            **program,
+            "operands": operands,
+        }
+    return host.about
 
 
-class Recording:
-    """The traces that are on. Changes are single operations on a dictionary, as everywhere in the runtime."""
-
-    def __init__(self) -> None:
-        # Each with its file.
-        self.recorders: dict[Recorder, str] = {}
-
-    def hand_over(self, about: About, device: Any, arrays: Sequence[Any], put: Callable[[HandedOver], None]) -> None:
-        """Queue a tapped value with `put`."""
-        handed = HandedOver(arrays)
-        handed.number, handed.begin = next(_numbers), time.monotonic_ns()
-        try:
-            put(handed)
-        finally:
-            end = time.monotonic_ns()
-            for recorder in list(self.recorders):
-                recorder.handed_over(about, device, handed, end)
-
-    def around(
-        self, host: Watched, device: Any, arrays: Sequence[Any], invoke: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """Return `invoke` for one call, which is recorded; `arrays` are the operands that may be shown."""
-
-        def recorded(*arguments: Any) -> Any:
-            run = Run(device, arrays, any(recorder.values for recorder in list(self.recorders)))
-            try:
-                return invoke(*arguments)
-            except BaseException as exception:
-                run.error = _brief(exception)
-                raise
-            finally:
-                end = time.monotonic_ns()
-                run.end()
-                for recorder in list(self.recorders):
-                    recorder.ran(host.about, run, end)
-
-        return recorded
+def _title(host: Observed) -> str:
+    return re.sub(r" \([^()]*:\d+\)$", "", host.callback.name)[:MOST_CHARACTERS]
 
 
 def _brief(exception: BaseException) -> str:
@@ -219,13 +161,9 @@ def _brief(exception: BaseException) -> str:
     return f"{type(exception).__qualname__}: {text}"[:MOST_CHARACTERS]
 
 
-_recording = Recording()
-
-# The files of the traces that are on.
+# The traces that are on with their files, and who has a file: a trace that is on or begins.
+_traces: dict[Recorder, str] = {}
 _taken: dict[str, object] = {}
-
-# None while no trace is on.
-on: Recording | None = None
 
 
 def begin(path: str, values: bool) -> Recorder:
@@ -243,8 +181,8 @@ def begin(path: str, values: bool) -> Recorder:
         )
     try:
         recorder = Recorder(path, values)
-        _recording.recorders[recorder] = file
-        _switch()
+        _traces[recorder] = file
+        observers.observe(recorder)
     except BaseException:
         _taken.pop(file, None)
         raise
@@ -253,8 +191,8 @@ def begin(path: str, values: bool) -> Recorder:
 
 def end(recorder: Recorder) -> None:
     """End a trace, and complete its file."""
-    file = _recording.recorders.pop(recorder, None)
-    _switch()
+    file = _traces.pop(recorder, None)
+    observers.leave(recorder)
     try:
         recorder.file.close()
     finally:
@@ -264,22 +202,8 @@ def end(recorder: Recorder) -> None:
 
 def reset_after_fork() -> None:
     """In a forked child: the traces are the parent's."""
-    for recorder in list(_recording.recorders):
+    for recorder in list(_traces):
         recorder.file.reset_after_fork()
-    _recording.recorders.clear()
+    observers.leave(*_traces)
+    _traces.clear()
     _taken.clear()
-    _lanes.clear()
-    _switch()
-
-
-def _switch() -> None:
-    """Set `on`; another thread may begin or end a trace at the same time, so it looks again."""
-    global on
-    while True:
-        on = _recording if _recording.recorders else None
-        # Python notes when a value is handed over.
-        told = on is not None
-        library.all_through_python(told)
-        (watching.watch if told else watching.leave)(_recording)
-        if bool(_recording.recorders) is (on is not None) is told:
-            return

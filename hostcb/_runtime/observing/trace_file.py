@@ -23,9 +23,9 @@ CHUNK = 256
 LAST_WRITES = 5.0
 
 
-def event(**fields: Any) -> str:
-    """Return one event as text."""
-    return json.dumps(fields, separators=(",", ":"))
+# An event is text as soon as it is made. Events that wait as objects would let the garbage collector run in handlers in
+# the middle of a dispatch, which crashed with jaxlib 0.10.2. `json.dumps` would make an encoder for each event.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class TraceFile:
@@ -44,25 +44,27 @@ class TraceFile:
         # This grows with each new device or thread, also if the thread has ended since.
         self._tracks: dict[Any, int] = {}
         self._track_numbers = itertools.count(1)
-        self._process = os.getpid()
-        self._write("[\n" + event(ph="M", name="process_name", pid=self._process, args={"name": "host callbacks"}))
+        self.process = os.getpid()
+        self._write("[\n" + self.text({"ph": "M", "name": "process_name", "args": {"name": "host callbacks"}}))
+
+    def text(self, event: dict[str, Any]) -> str:
+        return _encode({"pid": self.process, **event})
 
     def add(self, *events: str) -> None:
-        """Add events, each the text of its fields behind `pid`: all of them, or none if the trace ends meanwhile."""
-        self._events.append(",\n".join(f'{{"pid":{self._process},{fields}}}' for fields in events))
+        """Add events, as `text` returns them: all of them, or none if the trace ends meanwhile."""
+        self._events.append(",\n".join(events))
         if len(self._events) >= CHUNK:
             self.flush()
 
-    def track(self, key: Any, name: str, position: int) -> int:
+    def track(self, place: Any, name: str, position: int) -> int:
         """Return the number of a track; its first use names it."""
-        found = self._tracks.get(key)
+        found = self._tracks.get(place)
         if found is None:
             mine = next(self._track_numbers)
-            found = self._tracks.setdefault(key, mine)
+            found = self._tracks.setdefault(place, mine)
             if found == mine:
-                head = f'"ph":"M","tid":{mine},"name"'
-                self.add(f'{head}:"thread_name","args":{{"name":{json.dumps(name)}}}')
-                self.add(f'{head}:"thread_sort_index","args":{{"sort_index":{position}}}')
+                for key, value in (("name", name), ("sort_index", position)):
+                    self.add(self.text({"ph": "M", "tid": mine, "name": f"thread_{key}", "args": {key: value}}))
         return found
 
     def flush(self) -> None:

@@ -34,8 +34,8 @@ since = "2026-01-01"
 """
 
 
-def failing(stage: Stage = Stage.CALLBACK, verdict: Verdict = Verdict.FAIL, signal: str | None = None) -> Outcome:
-    return Outcome(verdict, stage, "lost: cpu:0 never ran #2", signal=signal, anomaly="lost")
+def failing(stage: Stage = Stage.CALLBACK, verdict: Verdict = Verdict.FAIL) -> Outcome:
+    return Outcome(verdict, stage, "lost: cpu:0 never ran #2", anomaly="lost")
 
 
 def write(
@@ -43,41 +43,41 @@ def write(
     cells: Iterable[str] = CELLS,
     outcomes: Mapping[str, Outcome] | None = None,
     known: str | None = None,
-    unselected: Iterable[str] = (),
     lacking: Mapping[str, str] | None = None,
-    platform: str = "cpu",
-    journal: bool = True,
     **fields: Any,
 ) -> Path:
     """Results in which all cells pass, but for those that have another outcome."""
     folder.mkdir(exist_ok=True)
     found = {cell: (outcomes or {}).get(cell, Outcome(Verdict.PASS)) for cell in cells}
     lacking = dict(lacking or {})
-    plan = {
-        "digest": plan_digest([*found, *unselected, *lacking]),
-        "count": len([*found, *unselected, *lacking]),
-        "unselected": list(unselected),
-        "lacking": lacking,
-    }
+    planned = [*found, *lacking]
+    plan = {"digest": plan_digest(planned), "count": len(planned), "unselected": [], "lacking": lacking}
     judged = [_cell(cell, outcome, known) for cell, outcome in found.items()]
     unexpected = any(one["status"] not in ("as_expected", "known_failure") for one in judged)
-    results = results_fakes.results(
-        *judged,
-        platform=platform,
-        run_info={"cpu-1dev": {"jax": "0.12.0.1", "device_kind": "cpu", "device_count": 1, "process_count": 1}},
-        exit_code=1 if unexpected or fields.get("problems") else 0,
-        run=_run(plan, None if known is None else {"name": f"{platform}.toml", "text": known}),
-        ineligible=[],
-        **fields,
+    run = {
+        "suite": {"version": "0.1.0", "commit": "0123abcd", "changed": False},
+        "begin": "2026-11-23T06:00:00+00:00",
+        "end": "2026-11-23T06:05:00+00:00",
+        "command": "python -m conformance run",
+        "options": {"platform": "cpu", "seed": 0, "devices": [1, 8], "implementations": ["hostcb", "jax"]},
+        "plan": plan,
+        "expectations": None if known is None else {"name": "cpu.toml", "text": known},
+        "python": "3.12.1",
+        "packages": {"jax": "0.12.0.1", "jaxlib": "0.12.0.1"},
+        "plugin_modules": [],
+        "host": {"system": "Linux", "cpu": "a CPU", "cores": 2, "memory_bytes": 1},
+    }
+    info = {"jax": "0.12.0.1", "device_kind": "cpu", "device_count": 1, "process_count": 1}
+    exit_code = 1 if unexpected or fields.get("problems") else 0
+    results_fakes.write(
+        folder, *judged, run_info={"cpu-1dev": info}, exit_code=exit_code, run=run, ineligible=[], **fields
     )
-    (folder / f"conformance-{platform}.json").write_text(json.dumps(results, indent=1))
-    if journal:
-        lines = [
-            json.dumps({"event": "end", "cell": cell, "outcome": outcome.as_json()})
-            for cell, outcome in found.items()
-            if outcome.verdict is not Verdict.MISSING
-        ]
-        (folder / f"journal-{platform}.jsonl").write_text("\n".join(lines) + "\n")
+    lines = [
+        json.dumps({"event": "end", "cell": cell, "outcome": outcome.as_json()})
+        for cell, outcome in found.items()
+        if outcome.verdict is not Verdict.MISSING
+    ]
+    (folder / "journal-cpu.jsonl").write_text("\n".join(lines) + "\n")
     return folder
 
 
@@ -93,25 +93,9 @@ def _cell(cell_id: str, outcome: Outcome, known: str | None) -> dict[str, Any]:
     return results_fakes.cell(cell_id, **outcome.as_json() | own)
 
 
-def _run(plan: dict[str, Any], expectations: dict[str, str] | None) -> dict[str, Any]:
-    return {
-        "suite": {"version": "0.1.0", "commit": "0123abcd", "changed": False},
-        "begin": "2026-11-23T06:00:00+00:00",
-        "end": "2026-11-23T06:05:00+00:00",
-        "command": "python -m conformance run",
-        "options": {"platform": "cpu", "seed": 0, "devices": [1, 8], "implementations": ["hostcb", "jax"]},
-        "plan": plan,
-        "expectations": expectations,
-        "python": "3.12.1",
-        "packages": {"jax": "0.12.0.1", "jaxlib": "0.12.0.1"},
-        "plugin_modules": [],
-        "host": {"system": "Linux", "cpu": "a CPU", "cores": 2, "memory_bytes": 1},
-    }
-
-
-def changed(folder: Path, change: Any, platform: str = "cpu") -> Path:
+def changed(folder: Path, change: Any) -> Path:
     """The results after `change` was called with them."""
-    file = folder / f"conformance-{platform}.json"
+    file = folder / "conformance-cpu.json"
     results = json.loads(file.read_text())
     change(results)
     file.write_text(json.dumps(results))

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 from suite_runs import PATH
 
+from conformance.planning.cells import Plan
+from conformance.planning.selection import CPU_DEVICE_COUNTS, plan_of
+
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> None:
@@ -17,6 +20,12 @@ def _nothing_left_behind() -> None:
 @pytest.fixture(autouse=True)
 def _fakes_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", PATH)
+
+
+@pytest.fixture(scope="session")
+def cpu_plan() -> Plan:
+    """The cells of one process that a usual run on the CPU has."""
+    return plan_of(("hostcb", "jax"), "cpu", CPU_DEVICE_COUNTS)
 
 
 @pytest.fixture

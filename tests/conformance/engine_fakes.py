@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable as Function
 from pathlib import Path
 
 import jax
@@ -15,40 +16,21 @@ from conformance.warm import process
 FOLDER = Path(os.environ["ENGINE_FAKES"])
 
 
-def _is_meant(callback: Callback, site: str) -> bool:
-    return callback.name == "call" and site == "unused"
+def in_call(trouble: Function[[], bool], once: bool = False) -> InPlace:
+    """`trouble` runs in the place of one callback of a cell of `call`, and says whether the callback still runs."""
 
+    def disturb(callback: Callback, site: str) -> bool:
+        if callback.name != "call" or site != "unused":
+            return True
+        if once:
+            try:
+                (FOLDER / "asked").touch(exist_ok=False)
+            except FileExistsError:
+                # A process of this test has had it before.
+                return True
+        return trouble()
 
-def _first_time() -> bool:
-    """Whether no process of this test has asked before."""
-    try:
-        (FOLDER / "asked").touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-
-
-def _kill_pytest(callback: Callback, site: str) -> bool:
-    if _is_meant(callback, site) and _first_time():
-        os.kill(_pytest_process(), signal.SIGKILL)
-        signal.pause()
-    return True
-
-
-def _kill_dask(callback: Callback, site: str) -> bool:
-    """Kill the Dask worker: it has started the process of the shard, which is pytest's."""
-    if _is_meant(callback, site) and _first_time():
-        os.kill(_parent_of(_pytest_process()), signal.SIGKILL)
-        signal.pause()
-    return True
-
-
-def _pytest_process() -> int:
-    """The process that has started this one, itself or by its server of forks."""
-    parent = os.getppid()
-    if not process.is_fork():
-        return parent
-    return _parent_of(parent)
+    return InPlace(disturb)
 
 
 def _parent_of(number: int) -> int:
@@ -56,72 +38,53 @@ def _parent_of(number: int) -> int:
     return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def _block(callback: Callback, site: str) -> bool:
-    if _is_meant(callback, site):
-        # The test reads it, and so knows that the cell has begun.
-        (FOLDER / "blocked").write_text(str(os.getpid()))
+def _pytest_process() -> int:
+    """The process that has started this one, itself or by its server of forks."""
+    parent = os.getppid()
+    return _parent_of(parent) if process.is_fork() else parent
+
+
+def _kill(number: int) -> bool:
+    os.kill(number, signal.SIGKILL)
+    signal.pause()
+    return True
+
+
+def _block() -> bool:
+    # The test reads it, and so knows that the cell has begun.
+    (FOLDER / "blocked").write_text(str(os.getpid()))
+    signal.pause()
+    return True
+
+
+def _block_in_pipe() -> bool:
+    # The test waits for the other end of the pipe, and for the end of all that hold it.
+    with (FOLDER / "blocked").open("w") as pipe:
+        print("blocked", file=pipe, flush=True)
         signal.pause()
     return True
 
 
-def _block_first_time(callback: Callback, site: str) -> bool:
-    if _is_meant(callback, site) and _first_time():
-        (FOLDER / "blocked").write_text(str(os.getpid()))
-        signal.pause()
-    return True
-
-
-def _fail_first_time(callback: Callback, site: str) -> bool:
-    return not (_is_meant(callback, site) and _first_time())
-
-
-KILLS_PYTEST = InPlace(_kill_pytest)
-KILLS_DASK = InPlace(_kill_dask)
-BLOCKS = InPlace(_block)
-BLOCKS_FIRST_TIME = InPlace(_block_first_time)
-FAILS_FIRST_TIME = InPlace(_fail_first_time)
-
-
-def _die_in_second_process(callback: Callback, site: str) -> bool:
-    if _is_meant(callback, site) and jax.process_index() == 1:
+def _die_in_second_process() -> bool:
+    if jax.process_index() == 1:
         os.abort()
     return True
 
 
-DIES_IN_SECOND_PROCESS = InPlace(_die_in_second_process)
+_programs: list[None] = []
 
 
-class _LosesEveryThird:
-    """Loses the callback of every third program of its process."""
-
-    def __init__(self) -> None:
-        self._programs = 0
-
-    def __call__(self, callback: Callback, site: str) -> bool:
-        self._programs += site == "unused"
-        return site != "unused" or self._programs % 3 != 0
+def _lose_every_third() -> bool:
+    _programs.append(None)
+    return len(_programs) % 3 != 0
 
 
-FAILS_EVERY_THIRD_TIME = InPlace(_LosesEveryThird())
-
-
-def _block_in_pipe(callback: Callback, site: str) -> bool:
-    if _is_meant(callback, site):
-        # The test waits for the other end of the pipe, and for the end of all that hold it.
-        with (FOLDER / "blocked").open("w"):
-            signal.pause()
-    return True
-
-
-BLOCKS_IN_PIPE = InPlace(_block_in_pipe)
-
-
-def _block_in_each_process(callback: Callback, site: str) -> bool:
-    if _is_meant(callback, site):
-        with (FOLDER / "blocked").open("w") as pipe:
-            print("blocked", file=pipe, flush=True)
-            signal.pause()
-    return True
-
-
-BLOCKS_IN_EACH_PROCESS = InPlace(_block_in_each_process)
+KILLS_PYTEST = in_call(lambda: _kill(_pytest_process()), once=True)
+# The Dask worker has started the process of the shard, which is pytest's.
+KILLS_DASK = in_call(lambda: _kill(_parent_of(_pytest_process())), once=True)
+BLOCKS = in_call(_block)
+BLOCKS_FIRST_TIME = in_call(_block, once=True)
+BLOCKS_IN_PIPE = in_call(_block_in_pipe)
+FAILS_FIRST_TIME = in_call(lambda: False, once=True)
+DIES_IN_SECOND_PROCESS = in_call(_die_in_second_process)
+FAILS_EVERY_THIRD_TIME = in_call(_lose_every_third)

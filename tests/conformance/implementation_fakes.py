@@ -13,45 +13,11 @@ from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-from jax.experimental import io_callback
 
 from conformance.model.transforms import Probe
 from conformance.oracle.history import Recorder
 from conformance.spec.callbacks import RETURNED_OFFSET, Callback
 from conformance.spec.data import PLAIN, DataKind
-
-
-class IoCallback:
-    """JAX's own io_callback in the place of a tap: ordered it keeps the promises, else it does not."""
-
-    name = "io_callback"
-    callback_exception: type[Exception] = RuntimeError
-
-    def __init__(self, ordered: bool) -> None:
-        self._ordered = ordered
-
-    def probe(
-        self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device], data: DataKind = PLAIN
-    ) -> Probe:
-        def probe(site: str, value: Any) -> Any:
-            def host(operand: Any) -> None:
-                with recorder.callback(site, operand):
-                    pass
-
-            io_callback(host, None, value, ordered=self._ordered)
-            return value
-
-        return probe
-
-    def tap(self, function: Any, operand: Any) -> Any:
-        raise NotImplementedError
-
-    def call(self, function: Any, operand: Any, result_shape: Any) -> Any:
-        raise NotImplementedError
-
-    def barrier(self) -> None:
-        jax.effects_barrier()
-
 
 Disturbance: TypeAlias = Callable[[Callback, str], bool]
 """Does to a callback what the test wants done; says whether the callback runs at all."""
@@ -119,5 +85,3 @@ DIES_IN_CALL = InPlace(_die)
 BLOCKS_IN_CALL = InPlace(_block)
 LOSES_A_CALLBACK = InPlace(_lose)
 FAILS_AFTER_ANOTHER = InPlace(_fail_after_another)
-ORDERED = IoCallback(ordered=True)
-UNORDERED = IoCallback(ordered=False)

@@ -22,11 +22,13 @@ def make_wheels(folder: Path) -> Path:
 
 
 def _wheel(folder: Path, name: str, version: str, requires: str = "") -> None:
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}/__init__.py": f"__version__ = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{name}/__init__.py", f"__version__ = {version!r}\n")
-        wheel.writestr(f"{name}-{version}.dist-info/METADATA", metadata)
-        wheel.writestr(
-            f"{name}-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{name}-{version}.dist-info/RECORD", "")
+        for file, text in files.items():
+            wheel.writestr(file, text)

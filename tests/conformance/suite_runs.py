@@ -12,6 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from conformance.cli.commands import main
+
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PATH = f"{ROOT}{os.pathsep}{HERE}"
@@ -46,6 +50,14 @@ def end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
     finally:
         process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def run_here(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, **more: str) -> int:
+    """`run` in this process, whose server of forks serves many tests if the folder stays: the exit code."""
+    monkeypatch.setattr(sys, "argv", ["conformance", "run", "-n", "1", *arguments])
+    for name, value in {"ENGINE_FAKES": str(folder), **more}.items():
+        monkeypatch.setenv(name, value)
+    return main(["run", "-n", "1", f"--results={folder / 'results'}", *arguments])
 
 
 def run(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:

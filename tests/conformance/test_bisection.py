@@ -1,18 +1,24 @@
-"""A search over a line of releases gives the right release or the right range, and never guesses."""
+"""A search over releases or commits gives the right one or the right range, and never guesses; and the command."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from release_wheels import make_wheels
 
+from conformance.bisecting.commits import Repository
 from conformance.bisecting.findings import exit_code, report
 from conformance.bisecting.search import Answer, Kind, Samples, answers
-from conformance.bisecting.subjects import Sample
+from conformance.bisecting.subjects import Sample, sample_of
+from conformance.cli.commands import main
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.releases.environments import ReleaseError
 
 pytestmark = pytest.mark.contract("C9")
@@ -74,17 +80,11 @@ def test_what_is_found_in_the_whole_range_is_there(line: list[str | None]) -> No
         assert not any(line[before + 1 : after])
     # It is found that anything changes, even if both ends are alike.
     assert answer.kind is (Kind.FOUND if len({line[index] for index in testable}) > 1 else Kind.SAME)
-
-
-def test_other_failures_and_ends_that_were_named() -> None:
-    line = ["pass", "pass", "lost", "lost", "hang", "hang"]
-    assert pairs(Releases(line).answer(0, 5)) == [(1, 2)]
-    assert pairs(Releases(line).answer()) == [(1, 2), (3, 4)]
     # An end that was named has no other in its place.
-    assert Releases([None, *line]).answer(0) == Releases([None, *line]).answer(0, 6) == Answer(Kind.UNTESTABLE, (0,))
+    assert Releases([None, *line]).answer(0) == Answer(Kind.UNTESTABLE, (0,))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_race_is_found_or_a_range_that_holds_it(seed: int) -> None:
     answer = Releases([0.0] * 7 + [0.3] * 6, random.Random(seed)).answer(0, 12, runs=320)
     ((before, after),) = pairs(answer)
@@ -122,3 +122,145 @@ def test_cells_share_a_release_and_what_is_found_alike_is_reported_once() -> Non
     assert "3a\n3b\n  FOUND: v3 is the first that fails, after v2.\n" in text
     assert exit_code([*found.values()]) == 0
     assert exit_code([found["9"], Answer(Kind.CANNOT_TELL, (0, 7))]) == 3
+
+
+def test_the_outcome_of_a_cell_has_verdict_stage_and_anomaly() -> None:
+    lost = Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: #1", anomaly="lost")
+    assert sample_of(lost).words == "fail at callback (lost)"
+    assert sample_of(Outcome(Verdict.UNSUPPORTED, None, "JAX has none", anomaly="not applicable")).untestable
+    assert sample_of(Outcome(Verdict.HARNESS_ERROR, None, "Traceback\nKeyError: 1\n")).untestable
+
+
+# The command `bisect`, in releases that are wheels of a folder.
+
+Bisect = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_wheels(tmp_path_factory.mktemp("wheels") / "all")
+
+
+@pytest.fixture
+def bisect(wheels: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Bisect:
+    def run(source: str, *arguments: str) -> tuple[int, str, str]:
+        script = tmp_path / "script.py"
+        script.write_text(source)
+        folders = ["--find-links", str(wheels), "--results", str(tmp_path / "results")]
+        code = main(["bisect", "--script", str(script), *folders, *arguments])
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def test_the_first_release_with_another_outcome(bisect: Bisect, tmp_path: Path) -> None:
+    source = "import jax; print('new' if jax.__version__ >= '0.6.1' else 'old'); print(2)"
+    code, printed, errors = bisect(source)
+    assert code == 0, printed + errors
+    assert "  FOUND: 0.6.1 is the first with another outcome, after 0.6.0." in printed
+    old, new = "exit 0, prints old | 2", "exit 0, prints new | 2"
+    assert f"  0.5.3: {old}\n  0.6.0: {old}  (3 of 3 runs)\n  0.6.1: {new}  (3 of 3 runs)\n" in printed
+    assert (tmp_path / "results" / "findings.txt").read_text() == printed
+    assert [*(tmp_path / "results").glob("environments-*")] == []
+    # Nothing runs again, and the good end may be the newer one. A process that was killed may have left half a line.
+    with (tmp_path / "results" / "runs.jsonl").open("a") as journal:
+        journal.write('{"run": ["0.7')
+    assert bisect(source, "--resume", "--good", "0.7.0", "--bad", "0.5.3") == (0, printed, "")
+
+
+def test_what_cannot_be_tested(bisect: Bisect, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The installer says why. A script that hangs or crashes has an outcome and leaves no process."""
+    code, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.1")
+    assert (code, "UNUSABLE: 0.7.1 cannot be tested" in printed, "jaxlib" in printed) == (2, True, True)
+    source = (
+        "import jax, os, subprocess, sys, threading\nif jax.__version__ > '0.6': os.abort()\n"
+        "subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\nthreading.Event().wait()"
+    )
+    code, printed, _ = bisect(source, "--good", "0.5.3", "--bad", "0.6.0", "--deadline", "2", "--runs", "1")
+    assert code == 0
+    assert "0.5.3: hang  (" in printed and "0.6.0: crash (Aborted), prints nothing  (" in printed
+    for line, words in {
+        "--script nowhere.py": "nowhere.py",
+        "jax/io_callback/scan/cpu-1dev --repo .": "--repo",
+        "jax/io_callback/scan/cpu-1dev --good 0.6.0 --bad 0.4.1": "0.4.1",
+        "nothing/of/that": "nothing/of/that",
+    }.items():
+        assert main(["bisect", *line.split(), "--results", str(tmp_path / "bad")]) == 2
+        assert words in capfd.readouterr().err.splitlines()[-1]
+
+
+# In commits.
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=Someone", "-c", "user.email=someone@example.org", "-c", "commit.gpgsign=false")
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Commits of a package and a suite of its own; one is broken, the next and another one change what it does."""
+    folder = tmp_path_factory.mktemp("repository")
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    for package in ("hostcb", "conformance"):
+        (folder / package).mkdir()
+        (folder / package / "__init__.py").touch()
+    # All files have one size and, mostly, one second.
+    for number, source in enumerate("11(2233"):
+        (folder / "hostcb" / "__init__.py").write_text(f"VALUE = {source}")
+        (folder / "number").write_text(str(number))
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", "--message", f"Change {number}")
+        git(folder, "tag", f"v{number}")
+    # A hook of the user's, and changes that are not committed.
+    hook = folder / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {folder}/hook-ran\n")
+    hook.chmod(0o755)
+    (folder / "hostcb" / "__init__.py").write_text("VALUE = 'mine'")
+    return folder
+
+
+SCRIPT = """\
+try:
+    import hostcb
+except SyntaxError:
+    raise SystemExit(125)
+print(hostcb.VALUE)
+"""
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "words"),
+    [
+        (3, 6, "FOUND: {5} is the first with another outcome, after {4}."),
+        (4, 0, "FOUND a range: the outcome changes between {1} and {3}; {2} could not be tested."),
+        (0, 1, "NOTHING TO FIND: {0} and {1} do not differ"),
+        (0, 9, "has no commit 'v9'"),
+    ],
+)
+def test_the_first_commit_is_found_and_the_users_tree_is_not_touched(
+    good: int, bad: int, words: str, bisect: Bisect, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as hook:
+        # As in a hook of another repository.
+        hook.setenv("GIT_DIR", "/nowhere")
+        _, printed, errors = bisect(SCRIPT, "--repo", str(repository), "--good", f"v{good}", "--bad", f"v{bad}")
+    names = [git(repository, "rev-parse", "--short=10", f"v{number}") for number in range(7)]
+    assert words.format(*names) in printed + errors
+    assert not printed or f"{names[good]} Change {good}: exit 0, prints " in printed
+    assert (repository / "hostcb" / "__init__.py").read_text() == "VALUE = 'mine'"
+    assert git(repository, "rev-parse", "--abbrev-ref", "HEAD") == "main"
+    assert git(repository, "worktree", "list").count("\n") == 0
+    assert git(repository, "for-each-ref", "refs/bisect") == ""
+    assert not (repository / "hook-ran").exists()
+
+
+def test_a_merge_is_one_commit(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet", "--initial-branch=main")
+    for number, command in enumerate(("switch -c side", "switch main", "merge side --no-ff -m Merge")):
+        git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", f"Change {number}")
+        git(tmp_path, *command.split())
+    lines = {"main": ["Change 0", "Change 2", "Merge"], "main^2": ["Change 0", "Change 1"]}
+    for new, messages in lines.items():
+        assert [label[11:] for label in Repository(tmp_path).between("main~2", new).values()] == messages

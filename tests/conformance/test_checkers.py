@@ -81,11 +81,9 @@ WRONG: dict[str, tuple[Callable[[Events], Events], str, str]] = {
     "last two": (swapped(at(1, 6), at(1, 7)), "order", "cpu:1 ran #8 (tap"),
     "no devices": (lambda events: without_devices(swapped(at(0, 5), at(0, 6))(events)), "order", "before #6"),
     "other device": (with_fields(at(0, 2), device=1), "wrong device", "ran on cpu:1, expected cpu:0"),
-    "devices swapped": (swapped(at(0, 3), at(1, 3)), "wrong device", "ran on cpu:0, expected cpu:1"),
     "value": (with_operand(np.asarray([3, 3.25], np.float32)), "wrong operand", "where #4 (tap"),
     "dtype": (with_operand(np.asarray([3, 3.5])), "wrong operand", "where #4 (tap"),
     "rank": (with_operand(np.asarray([[3, 3.5]], np.float32)), "wrong operand", "where #4 (tap"),
-    "length": (with_operand(np.asarray([3], np.float32)), "wrong operand", "where #4 (tap"),
     "stale": (with_operand(*value(2)), "stale operand", "where #4 (tap"),
     "nowhere": (lambda events: [*events, replace(LAST, site="nowhere", begin=1000, end=1001)], "unexpected", "no such"),
     "transforms": (with_fields(at(0, 2), transforms=()), "wrong transforms", "received ()"),
@@ -102,14 +100,11 @@ def test_a_wrong_history_is_refused(change: Callable[[Events], Events], kind: st
 
 
 def test_right_histories_are_accepted() -> None:
-    """The devices may run their callbacks in any order, and a callback may not receive its device."""
+    """The devices may run their callbacks in any order, a callback may not receive its device, and a barrier waits."""
     one_after_another = sorted(right(), key=lambda event: event.device or 0)
     retimed = [replace(e, sequence=i, begin=10 * i, end=10 * i + 5) for i, e in enumerate(one_after_another)]
     for events in (right(), without_devices(right()), retimed):
         assert verdict(events) == []
-
-
-def test_all_callbacks_return_before_the_barrier() -> None:
     assert verdict(right(), barrier=LAST.end) == []
     (anomaly,) = verdict(right(), barrier=LAST.end - 1)
     assert (anomaly.kind, anomaly.stage) == ("early barrier", Stage.BARRIER)
@@ -123,28 +118,25 @@ def test_results_are_compared_with_their_type_and_the_sign_of_a_zero() -> None:
     assert check_results([zero], [-zero]) and check_results([ones], [])
 
 
-# Callbacks that may run again, or need not run ----------------------------------------------------------------------
+# Callbacks that may run again, or need not run.
 
 
-@pytest.mark.parametrize(
-    ("need", "ran", "kinds"),
-    [
+def test_how_often_an_unordered_callback_runs() -> None:
+    for need, ran, kinds in (
         (Need.ONCE, [1, 2, 1], []),
         (Need.ONCE, [1, 2], ["lost"]),
         (Need.ONCE, [1, 2, 1, 1], ["duplicate"]),
-        (Need.AT_LEAST_ONCE, [2, 1], []),
         (Need.AT_LEAST_ONCE, [1, 1, 1, 2, 2], []),
         (Need.AT_LEAST_ONCE, [1], ["lost"]),
         (Need.AT_LEAST_ONCE, [1, 2, 3], ["unexpected"]),
         (Need.ANY_NUMBER, [], []),
         (Need.ANY_NUMBER, [1, 1], []),
         (Need.ANY_NUMBER, [3], ["unexpected"]),
-    ],
-)
-def test_how_often_an_unordered_callback_runs(need: Need, ran: list[int], kinds: list[str]) -> None:
-    expected = [ExpectedEvent("tap", 0, value(n), need=need) for n in (1, 2, 1)]
-    history = History(tuple(Event(place, "tap", value(n)) for place, n in enumerate(ran)))
-    assert [anomaly.kind for anomaly in judge(expected, [], history, [], "cpu", ordered=False)] == kinds
+    ):
+        expected = [ExpectedEvent("tap", 0, value(n), need=need) for n in (1, 2, 1)]
+        history = History(tuple(Event(place, "tap", value(n)) for place, n in enumerate(ran)))
+        found = judge(expected, [], history, [], "cpu", ordered=False)
+        assert [anomaly.kind for anomaly in found] == kinds, (need, ran)
 
 
 def test_equal_operands_are_matched_in_program_order() -> None:
@@ -172,7 +164,7 @@ def test_equal_operands_of_two_devices_have_no_order() -> None:
     assert judge(equal, [], History(tuple(recorded)), [], "cpu") == []
 
 
-# Axes of batches ----------------------------------------------------------------------------------------------------
+# Axes of batches.
 
 
 def batches(*dims: int | None) -> tuple[tuple[str, dict[str, Any]], ...]:
@@ -184,36 +176,26 @@ CUBE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 """As the model has it: of 2 outer and 3 inner batch elements, each with 4 numbers."""
 
 
-@pytest.mark.parametrize(
-    ("axes", "dims", "right"),
-    [
-        ((0, 1, 2), (0, 0), True),
-        ((1, 0, 2), (0, 1), True),
-        ((2, 1, 0), (1, 2), True),
-        ((0, 2, 1), (1, 0), True),
-        *(((2, 1, 0), dims, False) for dims in ((0, 1), (1, 0), (0, 5), (0,), (None, 0), (-1, 0))),
-    ],
-)
-def test_transforms_say_which_axes_are_batches(axes: tuple[int, ...], dims: tuple[Any, ...], right: bool) -> None:
-    expected = ExpectedEvent("tap", 0, (CUBE,), batches(0, 0))
-    matching = match([expected], [Event(0, "tap", (CUBE.transpose(axes),), transforms=batches(*dims))])
-    assert (matching.lost, matching.surplus) == ((), ())
-    assert [each.kind for each in check_transforms(matching)] == ([] if right else ["wrong transforms"])
-
-
-def test_the_mark_of_a_cotangent_may_not_be_lost() -> None:
-    marked = (*batches(0), ("transpose", {}))
-    expected = [ExpectedEvent("tap", 0, (CUBE[0],), marked)]
-    for transforms, right in ((marked, True), (batches(0), False), (marked[::-1], False)):
-        matching = match(expected, [Event(0, "tap", (CUBE[0],), transforms=transforms)])
-        assert (check_transforms(matching) == []) is right
-
-
-def test_a_printed_batch_may_be_any_axis() -> None:
-    expected = [ExpectedEvent("tap", 0, (np.asarray(f"{CUBE}"),), batches(0, 0), array=CUBE)]
+def test_transforms_say_which_axes_are_batches() -> None:
+    right_ones = [((0, 1, 2), (0, 0)), ((1, 0, 2), (0, 1)), ((2, 1, 0), (1, 2)), ((0, 2, 1), (1, 0))]
+    wrong_ones = [((2, 1, 0), dims) for dims in ((0, 1), (1, 0), (0, 5), (0,), (None, 0), (-1, 0))]
+    for axes, dims in (*right_ones, *wrong_ones):
+        expected = ExpectedEvent("tap", 0, (CUBE,), batches(0, 0))
+        matching = match([expected], [Event(0, "tap", (CUBE.transpose(axes),), transforms=batches(*dims))])
+        assert (matching.lost, matching.surplus) == ((), ())
+        kinds = [] if (axes, dims) in right_ones else ["wrong transforms"]
+        assert [each.kind for each in check_transforms(matching)] == kinds, (axes, dims)
+    # A printed batch may be any axis, too.
+    printed = ExpectedEvent("tap", 0, (np.asarray(f"{CUBE}"),), batches(0, 0), array=CUBE)
     text = (np.asarray(f"{CUBE.transpose(2, 1, 0)}"),)
-    assert check_transforms(match(expected, [Event(0, "tap", text, transforms=batches(1, 2))])) == []
-    assert match(expected, [Event(0, "tap", text, transforms=batches(0, 2))]).surplus
+    assert check_transforms(match([printed], [Event(0, "tap", text, transforms=batches(1, 2))])) == []
+    assert match([printed], [Event(0, "tap", text, transforms=batches(0, 2))]).surplus
+    # The mark of a cotangent may not be lost.
+    marked = (*batches(0), ("transpose", {}))
+    cotangent = [ExpectedEvent("tap", 0, (CUBE[0],), marked)]
+    for transforms, right in ((marked, True), (batches(0), False), (marked[::-1], False)):
+        matching = match(cotangent, [Event(0, "tap", (CUBE[0],), transforms=transforms)])
+        assert (check_transforms(matching) == []) is right
 
 
 def test_the_recorder_copies_operands_and_survives_an_exception() -> None:

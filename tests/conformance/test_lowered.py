@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -104,84 +103,51 @@ def kinds(text: str, expected: Wanted, client: StandIn | None = None) -> list[st
         return [*dict.fromkeys(anomaly.kind for anomaly in judge_lowered(module, expected))]
 
 
-@dataclass(frozen=True)
-class Tampered:
-    """A program that is good, and a defect in its text."""
-
-    platform: str
-    kind: str
-    pattern: str
-    replacement: str
-    program: Callable[[Any], Any] = in_a_row
-    sites: tuple[str, ...] = SITES
-    fields: dict[str, Any] = field(default_factory=dict)
-    shape: tuple[int, ...] = (4,)
-    spread: bool = False
-
-
 CALL = r"( +%\d+ = stablehlo.custom_call @xla_ffi_python_gpu_callback\()%0,"
-ON_FOUR = {"spread": True, "fields": {"device_count": 4}}
 SHARDING = r", sdy.sharding = #sdy.sharding_per_value<\[<@maximal[^>]*>[^}]*\]>"
 MANUAL = r"sdy.sharding = #sdy.sharding_per_value<\[<@empty_mesh, \[\]>\]>"
-SHOWN: dict[str, Any] = {
-    "program": sharded(shown),
-    "sites": ("first",),
-    "spread": True,
-    "fields": {"device_count": 4, "ordered": False},
+ALIASES = r"output_operand_aliases = \[[^]]*\[\][^]]*\[\][^]]*\], "
+FRESH = r"%fresh = stablehlo.create_token : !stablehlo.token\n\1%fresh,"
+ON_FOUR: dict[str, Any] = {"device_count": 4}
+ON_EACH = ON_FOUR | {"ordered": False}
+IN_PLACE: dict[str, Any] = {"ordered": False, "effectful": False, "in_place": True, "aliased": True}
+
+# The platform, a program that is good, what is wanted of it, a defect in its text, and what must be found.
+TAMPERED: dict[str, tuple[str, Any, dict[str, Any], str, str, str]] = {
+    "older token of a call": (*("cuda", in_a_row, {}, r"(@xla_ffi_python_gpu_callback\()%0,", r"\1%arg0,", "order"),),
+    "older token of a send": ("tpu", in_a_row, {}, r'("stablehlo.send"\(%\d+, )%1#1\)', r"\1%arg0)", "order"),
+    "fresh token": ("cuda", in_a_row, {}, CALL, FRESH, "order"),
+    "token of a loop": (
+        *("cuda", in_a_loop, {}),
+        *(r"stablehlo.return %\d+(, %\d+, %iterArg)", r"stablehlo.return %iterArg\1", "order"),
+    ),
+    "token of a branch": (
+        *("cuda", in_a_branch, {}, r"stablehlo.return %\d+(, %\d+ : !)", r"stablehlo.return %arg0\1", "order"),
+    ),
+    "no sharding of a call": ("cuda", in_a_row, ON_FOUR, SHARDING, "", "sharding"),
+    "no sharding of a send": ("tpu", in_a_row, ON_FOUR, SHARDING, "", "sharding"),
+    "call on another device": ("cuda", in_a_row, ON_FOUR, r"device_ids=\[0\]", "device_ids=[1]", "sharding"),
+    "no manual sharding": ("cuda", sharded(shown), ON_EACH, f", {MANUAL}", "", "sharding"),
+    "target": ("cuda", in_a_row, {}, "python_gpu_callback", "python_cpu_callback", "target"),
+    "alias": ("cuda", in_place, IN_PLACE, ALIASES, "", "alias"),
+    "side effect": ("cuda", in_a_row, {}, "has_side_effect = true", "has_side_effect = false", "side effect"),
+    "layout": ("cuda", in_a_row, {}, r"dense<\[1, 0\]>", "dense<[0, 1]>", "layout"),
+    "rendezvous": ("tpu", two_calls, {}, r'rendezvous = "\d+"', 'rendezvous = "77"', "channel"),
 }
-IN_PLACE = {"ordered": False, "effectful": False, "in_place": True, "aliased": True}
-
-TAMPERED = {
-    "older token of a call": Tampered("cuda", "order", r"(@xla_ffi_python_gpu_callback\()%0,", r"\1%arg0,"),
-    "older token of a send": Tampered("tpu", "order", r'("stablehlo.send"\(%\d+, )%1#1\)', r"\1%arg0)"),
-    "fresh token": Tampered("cuda", "order", CALL, r"%fresh = stablehlo.create_token : !stablehlo.token\n\1%fresh,"),
-    "first token out of a loop": Tampered(
-        "cuda",
-        "order",
-        r"stablehlo.return %\d+(, %\d+, %iterArg)",
-        r"stablehlo.return %iterArg\1",
-        in_a_loop,
-        SITES[:2],
-    ),
-    "first token out of a branch": Tampered(
-        "cuda", "order", r"stablehlo.return %\d+(, %\d+ : !)", r"stablehlo.return %arg0\1", in_a_branch, SITES[:2]
-    ),
-    "no sharding of a call": Tampered("cuda", "sharding", SHARDING, "", **ON_FOUR),
-    "no sharding of a send": Tampered("tpu", "sharding", SHARDING, "", **ON_FOUR),
-    "call on another device": Tampered("cuda", "sharding", r"device_ids=\[0\]", "device_ids=[1]", **ON_FOUR),
-    "send on another device": Tampered("tpu", "sharding", r"device_ids=\[0\]", "device_ids=[1]", **ON_FOUR),
-    "sharding of no result": Tampered(
-        "cuda", "sharding", MANUAL, "sdy.sharding = #sdy.sharding_per_value<[]>", **SHOWN
-    ),
-    "no manual sharding": Tampered("cuda", "sharding", f", {MANUAL}", "", **SHOWN),
-    "target": Tampered("cuda", "target", "xla_ffi_python_gpu_callback", "xla_ffi_python_cpu_callback"),
-    "alias": Tampered(
-        *(
-            "cuda",
-            "alias",
-            r"output_operand_aliases = \[[^]]*\[\][^]]*\[\][^]]*\], ",
-            "",
-            in_place,
-            ("first",),
-            IN_PLACE,
-        )
-    ),
-    "side effect": Tampered("cuda", "side effect", "has_side_effect = true", "has_side_effect = false"),
-    "layout": Tampered("cuda", "layout", r"dense<\[1, 0\]>", "dense<[0, 1]>", shape=(2, 3)),
-    "rendezvous": Tampered(
-        "tpu", "channel", r'rendezvous = "\d+"', 'rendezvous = "77"', two_calls, ("first", "second")
-    ),
-}
+SITES_OF: dict[Any, tuple[str, ...]] = {in_a_row: SITES, in_place: SITES[:1]}
 
 
-@pytest.mark.parametrize("defect", TAMPERED.values(), ids=TAMPERED)
-def test_a_defect_in_the_text_is_found(defect: Tampered) -> None:
-    text, client = lowered(defect.platform, defect.program, defect.shape, defect.spread)
-    expected = wanted(defect.platform, defect.sites, **defect.fields)
-    assert kinds(text, expected, client if defect.platform == "tpu" else None) == []
-    tampered, count = re.subn(defect.pattern, defect.replacement, text, count=1)
-    assert count, f"nothing in the module is like {defect.pattern}"
-    assert kinds(tampered, expected)[0] == defect.kind
+@pytest.mark.parametrize("what", TAMPERED)
+def test_a_defect_in_the_text_is_found(what: str) -> None:
+    platform, program, fields, pattern, replacement, kind = TAMPERED[what]
+    shape = (2, 3) if what == "layout" else (4,)
+    text, client = lowered(platform, program, shape, "device_count" in fields)
+    sites = SITES_OF.get(program, SITES[:1] if fields is ON_EACH else SITES[:2])
+    expected = wanted(platform, sites, **fields)
+    assert kinds(text, expected, client if platform == "tpu" else None) == []
+    tampered, count = re.subn(pattern, replacement, text, count=1)
+    assert count, f"nothing in the module is like {pattern}"
+    assert kinds(tampered, expected)[0] == kind
 
 
 def test_without_shardy_each_transfer_in_a_shard_map_is_manual() -> None:
@@ -204,21 +170,15 @@ def test_channels_that_are_swapped_are_found() -> None:
     assert kinds(swapped, wanted("tpu", SITES[:2]), client) == ["channel"]
 
 
-@pytest.mark.parametrize(
-    ("platform", "program", "expected", "kind"),
-    [
+def test_another_program_than_is_wanted_is_found() -> None:
+    unneeded = {"ordered": False, "effectful": False, "unneeded": frozenset({"first"})}
+    for platform, program, expected, kind in (
         ("cuda", in_a_row, wanted("cuda", (*SITES, "fourth")), "lost"),
         ("cuda", in_a_row, wanted("cuda", SITES, device_count=4), "devices"),
         ("cuda", in_a_row, wanted("tpu", SITES), "target"),
-        (
-            *("tpu", pure),
-            wanted("tpu", (), ordered=False, effectful=False, unneeded=frozenset({"first"})),
-            "kept",
-        ),
-    ],
-)
-def test_another_program_than_is_wanted_is_found(platform: str, program: Any, expected: Wanted, kind: str) -> None:
-    assert kinds(lowered(platform, program, (4,), False)[0], expected)[0] == kind
+        ("tpu", pure, wanted("tpu", (), **unneeded), "kept"),
+    ):
+        assert kinds(lowered(platform, program, (4,), False)[0], expected)[0] == kind
 
 
 def test_sites_are_found_in_compiled_programs() -> None:

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.contract("C40")
 SLURM = suite_runs.ROOT / "ci" / "matrix" / "slurm.sh"
 
 
+@pytest.mark.thorough
 def test_an_array_of_slurm_runs_its_shards_and_joins_them(tmp_path: Path) -> None:
     # Arrays may begin anywhere.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -30,11 +30,11 @@ def shard(tmp_path: Path) -> Callable[..., Path]:
     known = tmp_path / "none.toml"
     known.touch()
 
-    def write(text: str, *options: str, cells: list[str] = CELLS, folder: str = "", **outcomes: Outcome) -> Path:
+    def write(text: str, cells: list[str] = CELLS, folder: str = "", **outcomes: Outcome) -> Path:
         results = tmp_path / (folder or text.replace("/", "-of-"))
         results.mkdir()
-        chosen = [f"--cell={cell}" for cell in cells]
-        arguments = ["run", "--shard", text, "--results", str(results), "--expectations", str(known), *chosen, *options]
+        arguments = ["run", "--shard", text, "--results", str(results), "--expectations", str(known)]
+        arguments += [f"--cell={cell}" for cell in cells]
         run = preparation.prepare(RunOptions.of(commands.parsed(arguments)))
         for cell in run.cells:
             run._report.add(cell, outcomes.get(cell.callback_name, PASS))
@@ -71,50 +71,39 @@ def test_all_shards_are_one_run(shard: Any, tmp_path: Path, capsys: pytest.Captu
     assert [cell.id for cell in run.unexpected] == ["jax/debug_print/eager/cpu-1dev"]
     ended = [json.loads(line)["cell"] for line in (tmp_path / "out" / "journal-cpu.jsonl").read_text().splitlines()]
     assert sorted(ended) == sorted(CELLS)
-    printed = capsys.readouterr().out
-    assert printed.startswith("cpu: 3 shards\n")
-    assert "4 of 5 cells passed" in printed
+    assert "4 of 5 cells passed" in capsys.readouterr().out
     assert (tmp_path / "out" / "index.html").exists()
-    # All readers take it.
+    # It is what one run would have written.
     whole = shard("1/1", debug_print=FAIL, folder="whole")
     assert commands.main(["diff", str(whole), str(tmp_path / "out")]) == 0
-    assert commands.main(["report", str(tmp_path / "out"), "--html", str(tmp_path / "page.html")]) == 0
-    capsys.readouterr()
-    assert commands.main(["expect", str(tmp_path / "out")]) == 0
-    assert 'cells = "jax/debug_print/eager/cpu-1dev"' in capsys.readouterr().out
+    assert "is merged already" in refusal(capsys, tmp_path / "again", tmp_path / "out")
 
 
-def test_a_missing_shard_is_a_problem_and_its_cells_are_named(shard: Any, tmp_path: Path) -> None:
-    code, data = merge(tmp_path / "out", shard("1/3"), shard("3/3"))
-    missing = [cell["id"] for cell in data["cells"] if cell["verdict"] == "missing"]
-    assert code == data["exit_code"] == 1
-    assert missing
-    count = f"{len(missing)} cell{'s' * (len(missing) > 1)}"
-    assert data["problems"] == data["gaps"] == [f"shard 2/3 missing: {count}: {', '.join(missing)}"]
-    assert [cell["id"] for cell in data["cells"]] == CELLS
-    record = next(cell for cell in data["cells"] if cell["verdict"] == "missing")
-    assert record["promises"] == list(parse_cell(record["id"]).promises)
-
-
-def test_missing_cells_and_problems_of_a_shard_are_named(shard: Any, tmp_path: Path) -> None:
-    gone = Outcome(Verdict.MISSING, reason="planned and never run")
-    folders = [shard(f"{number}/2", io_callback=gone) for number in (1, 2)]
-    change(folders[0], problems=["the run was interrupted", "cpu-1dev: hang"], gaps=["the run was interrupted"])
-    code, data = merge(tmp_path / "out", *folders)
-    assert code == 1
-    (named,) = (problem for problem in data["problems"] if "has not run" in problem)
-    assert named.endswith("/2 has not run 1 cell: jax/io_callback/eager/cpu-1dev")
-    assert {"shard 1/2: the run was interrupted", "shard 1/2: cpu-1dev: hang"} < {*data["problems"]}
-    assert "shard 1/2: cpu-1dev: hang" not in data["gaps"]
-
-
-def test_stale_entries_are_those_of_the_whole(shard: Any, tmp_path: Path) -> None:
-    folders = [shard("1/2"), shard("2/2")]
+def test_what_is_missing_and_problems_are_named(shard: Any, tmp_path: Path) -> None:
+    """A shard, cells of a shard, and a stale entry, which is one of the whole."""
     words = "the expectation 'gone' matches no planned cell"
-    for folder in folders:
-        change(folder, stale_expectations=["gone"], problems=[words])
-    code, data = merge(tmp_path / "out", *folders)
-    assert (code, data["problems"], data["stale_expectations"]) == (1, [words], ["gone"])
+    first, third = shard("1/3"), shard("3/3", io_callback=Outcome(Verdict.MISSING, reason="planned and never run"))
+    interrupted = ["the run was interrupted", "cpu-1dev: hang", words]
+    change(first, problems=interrupted, gaps=interrupted[:1], stale_expectations=["gone"])
+    change(third, problems=[words], stale_expectations=["gone"])
+    code, data = merge(tmp_path / "out", first, third)
+    assert code == data["exit_code"] == 1
+    ran = {
+        cell["id"]
+        for folder in (first, third)
+        for cell in json.loads((folder / "conformance-cpu.json").read_text())["cells"]
+    }
+    missing = [cell for cell in CELLS if cell not in ran]
+    assert missing and [cell["id"] for cell in data["cells"]] == CELLS
+    records = {cell["id"]: cell for cell in data["cells"] if cell["verdict"] == "missing"}
+    assert {*missing} <= records.keys()
+    assert records[missing[0]]["promises"] == list(parse_cell(missing[0]).promises)
+    count = f"{len(missing)} cell{'s' * (len(missing) > 1)}"
+    named = {f"shard 2/3 missing: {count}: {', '.join(missing)}", "shard 1/3: the run was interrupted"}
+    named |= {f"shard 3/3 has not run 1 cell: {cell}" for cell in records.keys() - {*missing}}
+    assert {*data["gaps"]} == named
+    assert {*data["problems"]} == named | {"shard 1/3: cpu-1dev: hang", words}
+    assert data["stale_expectations"] == ["gone"]
 
 
 def refusal(capsys: pytest.CaptureFixture[str], out: Path, *folders: Path) -> str:
@@ -123,40 +112,30 @@ def refusal(capsys: pytest.CaptureFixture[str], out: Path, *folders: Path) -> st
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"versions": {"jax": "0.4.31"}}, "the versions of jax are"),
-        ({"options": {"repeat": 7}}, "the option repeat are"),
-        ({"run_info": {"cpu-1dev": INFO | {"jax": "0.10.2"}}}, "with cpu-1dev, jax is 0.12.0 and 0.10.2"),
-    ],
-)
-def test_parts_of_different_wholes_are_refused(
-    shard: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], fields: dict[str, Any], words: str
-) -> None:
-    second = change(shard("2/2"), **fields)
-    said = refusal(capsys, tmp_path / "out", shard("1/2"), second)
-    assert "are no shards of one run" in said
-    assert words in said
-
-
-def test_overlaps_and_strangers_are_refused(shard: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, first, second = tmp_path / "out", shard("1/2"), shard("2/2")
-    assert "shard 1/2 is there twice" in refusal(capsys, out, first, first, second)
-    other = shard("2/2", cells=CELLS[:3], folder="other")
-    assert "the selections have cells: 5 and 3" in refusal(capsys, out, first, other)
-    third = shard("3/3", folder="third")
-    assert "they are shards of 2 and 3" in refusal(capsys, out, first, third)
-    data = json.loads((first / "conformance-cpu.json").read_text())
-    overlapping = change(shard("2/2", folder="overlapping"), cells=data["cells"])
-    assert f"{data['cells'][0]['id']} is in" in refusal(capsys, out, first, overlapping)
+def test_parts_of_different_wholes_are_refused(shard: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = shard("1/2"), shard("2/2")
+    file = second / "conformance-cpu.json"
+    before = file.read_text()
+    fields: dict[str, dict[str, Any]] = {
+        "the versions of jax are": {"versions": {"jax": "0.4.31"}},
+        "the option repeat are": {"options": {"repeat": 7}},
+        "with cpu-1dev, jax is 0.12.0 and 0.10.2": {"run_info": {"cpu-1dev": INFO | {"jax": "0.10.2"}}},
+        "is in": {"cells": json.loads((first / "conformance-cpu.json").read_text())["cells"]},
+    }
+    for words, changed in fields.items():
+        assert words in refusal(capsys, tmp_path / "out", first, change(second, **changed))
+        file.write_text(before)
+    others = {
+        "shard 1/2 is there twice": (first, second),
+        "the selections have cells: 5 and 3": (shard("2/2", cells=CELLS[:3], folder="other"),),
+        "they are shards of 2 and 3": (shard("3/3"),),
+        "holds no conformance-PLATFORM.json": (tmp_path / "nowhere",),
+    }
+    for words, folders in others.items():
+        again = (first,) if len(folders) > 1 else ()
+        assert words in refusal(capsys, tmp_path / "out", first, *again, *folders)
     assert "is one of the folders to merge" in refusal(capsys, first, first, second)
-    assert "holds no conformance-PLATFORM.json" in refusal(capsys, out, first, tmp_path / "nowhere")
-    whole = change(shard("1/1", folder="whole"), shard=None)
-    data = json.loads((whole / "conformance-cpu.json").read_text())
+    data = json.loads(before)
     del data["shard"]
-    (whole / "conformance-cpu.json").write_text(json.dumps(data))
-    assert "is of no shard" in refusal(capsys, out, first, whole)
-    code, _ = merge(out, first, second)
-    assert code == 0
-    assert "is merged already" in refusal(capsys, tmp_path / "again", out, first)
+    file.write_text(json.dumps(data))
+    assert "is of no shard" in refusal(capsys, tmp_path / "out", first, second)

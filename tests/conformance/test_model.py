@@ -7,8 +7,7 @@ import pytest
 
 from conformance.model.programs import Prediction, Program, all_programs
 from conformance.model.transforms import TRANSFORMS
-from conformance.model.values import Value, fresh_infinitesimal, select
-from conformance.model.worlds import ExpectedEvent, RefusalError
+from conformance.model.worlds import RefusalError
 from conformance.spec.external_callbacks import ALL_CALLBACKS
 from conformance.spec.support_table import TABLE
 
@@ -19,15 +18,6 @@ CALLBACKS = {callback.name: callback for callback in ALL_CALLBACKS}
 
 def predict(program: str, callback: str = "id_tap", devices: int = 2) -> Prediction:
     return Program(tuple(program.split("."))).prediction(CALLBACKS[callback], devices, inputs=[3.0])
-
-
-def events(program: str, callback: str = "id_tap", devices: int = 2) -> list[ExpectedEvent]:
-    return list(predict(program, callback, devices).events)
-
-
-def seen(program: str, callback: str = "id_tap") -> list[tuple[str, object]]:
-    """Sites and values, without the operand axes of size one, of which each vmap adds one at the end."""
-    return [(event.site, event.leaves[-1].squeeze().tolist()) for event in events(program, callback)]
 
 
 # The base function at x: first 2x+1, unused 4x+3, last (2x+1)x, which is the result.
@@ -54,9 +44,11 @@ END = [("forward_end", 21.0)]
     ],
 )
 def test_numbers_computed_by_hand(program: str, expected: list[tuple[str, object]], result: float) -> None:
-    found = seen(program)
+    prediction = predict(program)
+    # Without the operand axes of size one, of which each vmap adds one at the end.
+    found = [(event.site, event.leaves[-1].squeeze().tolist()) for event in prediction.events]
     assert (found[::3] if program.startswith("vmap") else found) == expected
-    assert float(predict(program).results[0]) == result
+    assert float(prediction.results[0]) == result
 
 
 def test_the_table_says_what_the_callbacks_promise() -> None:
@@ -81,26 +73,10 @@ def test_programs_can_be_judged() -> None:
             assert np.float32(result) == result and abs(result) < 2**24, program.name
         # Recomputation and elements that have finished show a value again.
         if not {"remat", "vmap", "custom_vjp"} & {*program.names}:
-            found = events(program.name, devices=8)
+            found = predict(program.name, devices=8).events
             assert len({(each.site, each.leaves[0].tobytes()) for each in found}) == len(found), program.name
-
-
-def test_batched_predicates_differ_between_elements_at_every_depth() -> None:
-    for program in ("vmap.cond", "jit.vmap.cond", "jit.jit.vmap.cond"):
-        false_branch, true_branch = (event.leaves[0] for event in events(program)[::3])
-        assert ((true_branch - 1) / 2 % 2 == 1).squeeze().tolist() == [True, False], program
+    for name in ("vmap.cond", "jit.jit.vmap.cond"):
+        # Predicates differ between the elements of a batch at every depth.
+        false_branch, true_branch = (event.leaves[0] for event in [*predict(name).events][::3])
+        assert ((true_branch - 1) / 2 % 2 == 1).squeeze().tolist() == [True, False], name
         assert not np.array_equal(false_branch, true_branch)
-
-
-def test_values() -> None:
-    outer, inner = Value.batch(0, [0, 1]), Value.batch(1, [0, 10, 20])
-    assert (inner + outer).data.tolist() == [[0, 10, 20], [1, 11, 21]]
-    assert (outer * inner + Value.constant([1.0, 2.0])).data.shape == (2, 3, 2)
-    assert (outer + inner).sum_batch(1, 3).data.tolist() == [30, 33]
-    assert outer.sum_batch(1, 3).data.tolist() == [0, 3]
-    a, b = fresh_infinitesimal(), fresh_infinitesimal()
-    x = Value.constant(3.0).perturb(a).perturb(b)
-    first = (x * x * x).derivative(a)
-    assert (first.data, first.derivative(b).data, first.derivative(a).data) == (27, 18, 0)
-    batch = Value.batch(0, [1, 2])
-    assert select(batch.less(Value.constant(2)), batch.perturb(a), batch).derivative(a).data.tolist() == [1, 0]

@@ -14,6 +14,7 @@ import bundle_fakes
 import pytest
 from results_fakes import LOST, PASSED, write
 from suite_runs import cells, python
+from support import pages
 
 from conformance.cli import commands, helping
 from conformance.engine import preparation
@@ -36,33 +37,32 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return said.err.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        ("run --platform ''", "''"),
-        ("list --platform cuda,cpu", "'cuda,cpu'"),
-        ("run --devices 0", "--devices"),
-        ("run --devices 1,cpu-2x4", "1,cpu-2x4"),
-        ("run --devices cpu-2dev+x64", "cpu-2dev+x64"),
-        ("run --spread nowhere", "'nowhere'"),
-        ("run --full often", "'often'"),
-        ("run --shard 4/3", "'4/3'"),
-        ("run --repeat 0", "--repeat"),
-        ("run --smoke --full", "--smoke and --full"),
-        (f"run --cell {CELL} --platform cuda", "--platform"),
-        (f"run --cell {CELL} --devices 1", "--devices"),
-        (f"run --cell {CELL} --expectations /", "Is a directory"),
-        (f"run --cell {CELL} --results {__file__}/x", "Not a directory"),
-        ("run --cell @/dev/null", "/dev/null"),
-        ("list --json", "--json"),
-        ("mutants --deadline -1", "--deadline"),
-        ("mutants -k no_such_mutant", "no_such_mutant"),
-        (f"repro {CELL} --program {__file__}/x", "Not a directory"),
-        (f"repro {CELL} --program /dev/full", "No space left"),
-    ],
-)
+BAD = {
+    "run --platform ''": "''",
+    "list --platform cuda,cpu": "'cuda,cpu'",
+    "run --devices 0": "--devices",
+    "run --devices 1,cpu-2x4": "1,cpu-2x4",
+    "run --devices cpu-2dev+x64": "cpu-2dev+x64",
+    "run --spread nowhere": "'nowhere'",
+    "run --full often": "'often'",
+    "run --shard 4/3": "'4/3'",
+    "run --repeat 0": "--repeat",
+    "run --smoke --full": "--smoke and --full",
+    f"run --cell {CELL} --platform cuda": "--platform",
+    f"run --cell {CELL} --devices 1": "--devices",
+    f"run --cell {CELL} --expectations /": "Is a directory",
+    f"run --cell {CELL} --results {__file__}/x": "Not a directory",
+    "run --cell @/dev/null": "/dev/null",
+    "list --json": "--json",
+    "mutants --deadline -1": "--deadline",
+    "mutants -k no_such_mutant": "no_such_mutant",
+    f"repro {CELL} --program {__file__}/x": "Not a directory",
+    f"repro {CELL} --program /dev/full": "No space left",
+}
+
+
 def test_bad_values_are_refused_at_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, named: str
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """In a line that names the option or the value, before any cell is planned."""
 
@@ -72,33 +72,27 @@ def test_bad_values_are_refused_at_once(
     # The commands import what calls it, so this name alone is looked up when they run.
     monkeypatch.setattr(preparation, "planned", planned)
     monkeypatch.chdir(tmp_path)
-    assert named in refused(capsys, *shlex.split(line))
-    assert [*tmp_path.iterdir()] == []
+    for line, named in BAD.items():
+        assert named in refused(capsys, *shlex.split(line)), line
+        assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("x = 1\nraise RuntimeError('no\\n driver')", "RuntimeError: no driver ({file}, line 2)"),
-        ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package' ({file}, line 1)"),
-        ("x = (", "SyntaxError"),
-        ("import sys\nsys.exit('no licence')", "SystemExit: no licence ({file}, line 2)"),
-    ],
-)
 def test_a_module_that_cannot_be_imported_is_refused(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-    text: str,
-    words: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = f"unimportable_{abs(hash(request.node.name))}"
-    file = tmp_path / f"{name}.py"
-    file.write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    said = refused(capsys, "list", "--implementation", name)
-    assert name in said and words.format(file=file) in said
+    for number, (text, words) in enumerate(
+        {
+            "x = 1\nraise RuntimeError('no\\n driver')": "RuntimeError: no driver ({file}, line 2)",
+            "x = (": "SyntaxError",
+            "import sys\nsys.exit('no licence')": "SystemExit: no licence ({file}, line 2)",
+        }.items()
+    ):
+        name = f"unimportable_{number}"
+        file = tmp_path / f"{name}.py"
+        file.write_text(text)
+        line = refused(capsys, "list", "--implementation", name)
+        assert name in line and words.format(file=file) in line
 
 
 def test_a_run_on_a_full_disk_says_what_it_knows(
@@ -116,23 +110,26 @@ def test_a_run_on_a_full_disk_says_what_it_knows(
     assert "conformance-cpu.json could not be written" in printed
 
 
-def parser_of(name: str) -> argparse.ArgumentParser:
-    whole = commands.parser_for(name)
-    (chosen,) = (action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
-    return chosen.choices[name]
-
-
-@pytest.mark.parametrize("name", commands.COMMANDS)
-def test_help_describes_itself(name: str) -> None:
-    parser = parser_of(name)
-    assert parser.description
-    assert parser.epilog
-    examples, codes = parser.epilog.split(helping.EXAMPLES)[1].split(helping.CODES)
-    assert re.search(r"^  0 +\w", codes, re.MULTILINE)
-    assert [action.option_strings for action in parser._actions if not action.help] == []
-    for example in filter(None, (line.strip() for line in examples.splitlines())):
-        words = shlex.split(example.removeprefix(f"{COMMAND} "))
-        assert commands.parsed(words).command == name, example
+def test_commands_on_pages_and_in_the_help_are_accepted() -> None:
+    """Where a page has K or N, they have a number."""
+    found: dict[str, list[str]] = {}
+    for page in pages.pages():
+        for _, part in pages.parts(page):
+            text = part.text if isinstance(part, pages.Block) else "\n".join(re.findall(r"`([^`]+)`", part))
+            for command in re.findall(r"(?:python -m conformance|hostcb-conformance) ([^`\n]*)", text):
+                line = re.sub(r"(?<=[ /])[KN]\b", "2", command)
+                # What follows is the shell's.
+                found[command] = shlex.split(re.split(r" (?:>>?|&&|;) |; ", line)[0], comments=True)
+    for name in commands.COMMANDS:
+        (chosen,) = (one for one in commands.parser_for(name)._actions if isinstance(one, argparse._SubParsersAction))
+        examples = chosen.choices[name].epilog.split(helping.EXAMPLES)[1].split(helping.CODES)[0]
+        for line in filter(None, map(str.strip, examples.splitlines())):
+            found[line] = shlex.split(line.removeprefix(f"{COMMAND} "))
+    # A sentence names this one without the value of its last option.
+    whole = {c: words for c, words in found.items() if c != "bisect --script" and not {"...", "…", "-h"} & {*words}}
+    assert len(whole) > 30
+    for command, words in whole.items():
+        assert commands.parsed(words).command == words[0], command
 
 
 WITHOUT_JAX = """\

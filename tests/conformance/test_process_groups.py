@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,8 @@ from conformance.oracle.observations import Observation
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.spec.topology import Topology
 from conformance.worker import process_group
-from conformance.worker.transport import Start
 
 pytestmark = pytest.mark.contract("C35")
-
-TWO = Topology("cpu", 2, processes=2)
 
 
 class FakeTransport:
@@ -37,7 +34,7 @@ class FakeTransport:
         self._answers = answers
         self._status = status
         self._words = words
-        self.killed = self.asked = False
+        self.killed = False
         self._lines: list[dict[str, Any]] = [{"event": "ready", "run_info": {"device_count": 2}}]
         self._wake()
 
@@ -62,8 +59,7 @@ class FakeTransport:
 
     def mark(self) -> None: ...
 
-    def show_stacks(self) -> None:
-        self.asked = True
+    def show_stacks(self) -> None: ...
 
     def finish(self) -> None: ...
 
@@ -81,90 +77,67 @@ class FakeTransport:
         os.close(self._out)
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GRACE", "STACK_DUMP_SECONDS", "ONE_SIDED", "LATEST_SECONDS"):
-        monkeypatch.setattr(process_group, name, 0.01)
-
-
-def outcome_with(transports: list[FakeTransport], deadline: float = 5.0) -> tuple[Outcome, process_group.ProcessGroup]:
-    def started(starts: Sequence[Start]) -> list[FakeTransport]:
-        assert [start.arguments[-4:] for start in starts] == [
-            ["--process", str(rank), "--coordinator", "here:1"] for rank in range(2)
-        ]
-        return transports
-
-    one = process_group.ProcessGroup(TWO, "hostcb", Path("log"), start_workers=started, coordinator_address="here:1")
-    return one.run("hostcb/id_tap/jit/cpu-2x1", deadline), one
-
-
 SEEN: dict[str, Any] = {"observation": Observation(0).as_json(), "seconds": 0.1}
+FAILED = Observation(0, verdict=Verdict.FAIL, anomalies=(Anomaly("error", Stage.DISPATCH, "ValueError: no"),))
+HAS_FAILED: dict[str, Any] = {"observation": FAILED.as_json(), "seconds": 0.1}
 PASSES = {"outcome": Outcome(Verdict.PASS).as_json(), "lost": False}
 
 
-@pytest.mark.usefixtures("quick")
-def test_the_first_process_judges_what_all_have_seen() -> None:
-    outcome, running = outcome_with([FakeTransport({"run": SEEN, "judge": PASSES}), FakeTransport({"run": SEEN})])
-    assert outcome.verdict is Verdict.PASS
-    assert not running.buried
-    running.kill()
+@pytest.mark.parametrize(
+    ("first", "second", "label", "reasons"),
+    [
+        (({"run": SEEN, "judge": PASSES},), ({"run": SEEN},), "pass", ()),
+        (
+            *(({"run": SEEN}, None, "I waited"), ({}, -signal.SIGSEGV, "Fatal Python error: it fell")),
+            *("crash(SIGSEGV)", ("process 1 ended with SIGSEGV", "process 0: I waited", "it fell")),
+        ),
+        # JAX ends the processes that wait for a stopped one, which alone writes no stacks.
+        (
+            *(({}, -signal.SIGABRT, "the service detected fatal errors"), ({},)),
+            *("hang", ("process 1 is stopped", "process 0 ended with SIGABRT")),
+        ),
+        (
+            *(({"run": HAS_FAILED},), ({}, None, "in psum")),
+            *("hang", ("no answer of process 1", "process 0 said ValueError: no", "process 1: in psum")),
+        ),
+    ],
+    ids=["pass", "crash", "stopped", "hang"],
+)
+def test_one_outcome_of_several_processes(
+    first: Any, second: Any, label: str, reasons: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process judges what all have seen; the end of one ends all, with the words of each."""
+    for name in ("GRACE", "STACK_DUMP_SECONDS", "ONE_SIDED", "LATEST_SECONDS"):
+        monkeypatch.setattr(process_group, name, 0.01)
+    transports = [FakeTransport(*first), FakeTransport(*second)]
+
+    def started(starts: Any) -> Any:
+        arguments = [start.arguments[-4:] for start in starts]
+        assert arguments == [["--process", str(rank), "--coordinator", "here:1"] for rank in range(2)]
+        return transports
+
+    topology = Topology("cpu", 2, processes=2)
+    group = process_group.ProcessGroup(
+        topology, "hostcb", Path("log"), start_workers=started, coordinator_address="here:1"
+    )
+    outcome = group.run("hostcb/id_tap/jit/cpu-2x1", 60.0 if label == "hang" else 5.0)
+    assert outcome.label == label
+    assert all(words in outcome.reason for words in reasons), outcome.reason
+    assert group.buried is any(transport.killed for transport in transports) is (label != "pass")
+    if label == "pass":
+        group.kill()
 
 
-@pytest.mark.usefixtures("quick")
-def test_the_end_of_one_process_ends_all_with_the_words_of_each() -> None:
-    transports = [
-        FakeTransport({"run": SEEN}, words="I waited"),
-        FakeTransport({}, status=-signal.SIGSEGV, words="Fatal Python error: it fell"),
-    ]
-    outcome, running = outcome_with(transports)
-    assert outcome.label == "crash(SIGSEGV)"
-    assert "process 1 ended with SIGSEGV" in outcome.reason
-    assert "process 0: I waited" in outcome.reason
-    assert "it fell" in outcome.reason
-    assert transports[0].asked
-    assert transports[0].killed
-    assert running.buried
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_stopped_process_is_blamed_and_not_the_one_that_gave_up_waiting() -> None:
-    """JAX ends the processes that wait for a stopped one, which alone writes no stacks."""
-    transports = [
-        FakeTransport({}, status=-signal.SIGABRT, words="the service detected fatal errors"),
-        FakeTransport({}),
-    ]
-    outcome, _ = outcome_with(transports)
-    assert outcome.label == "hang"
-    assert outcome.reason.startswith("process 1 is stopped")
-    assert "process 0 ended with SIGABRT" in outcome.reason
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_process_without_an_answer_is_a_hang_of_the_cell() -> None:
-    failed = Observation(0, verdict=Verdict.FAIL, anomalies=(Anomaly("error", Stage.DISPATCH, "ValueError: no"),))
-    transports = [
-        FakeTransport({"run": {"observation": failed.as_json(), "seconds": 0.1}}),
-        FakeTransport({}, words="in psum"),
-    ]
-    outcome, running = outcome_with(transports, 60.0)
-    assert outcome.verdict is Verdict.HANG
-    assert "no answer of process 1" in outcome.reason
-    assert "process 0 said ValueError: no" in outcome.reason
-    assert "process 1: in psum" in outcome.reason
-    assert running.buried
-
-
-def test_a_crash_in_one_process_costs_one_cell(tmp_path: Path) -> None:
-    cells = [f"engine_fakes:DIES_IN_SECOND_PROCESS/{name}/eager/cpu-2x1" for name in ("id_tap", "call", "id_print")]
+def test_a_crash_in_one_process_costs_one_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [f"engine_fakes:DIES_IN_SECOND_PROCESS/{name}/eager/cpu-2x1" for name in ("call", "id_print")]
     # A known failure runs once.
-    entry = f'cells = "{cells[1]}"\nverdict = "crash(SIGABRT)"\nreason = "planted"\nlink = "-"\nsince = "-"\n'
+    entry = f'cells = "{cells[0]}"\nverdict = "crash(SIGABRT)"\nreason = "planted"\nlink = "-"\nsince = "-"\n'
     (tmp_path / "known.toml").write_text(f"[[expect]]\n{entry}")
     named = [f"--cell={cell}" for cell in cells]
-    ended = suite_runs.run(tmp_path, "-n", "1", "--expectations", str(tmp_path / "known.toml"), *named)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert suite_runs.run_here(tmp_path, monkeypatch, "--expectations", str(tmp_path / "known.toml"), *named) == 0
     report = suite_runs.report_in(tmp_path / "results")
-    assert suite_runs.verdicts(report) == dict(zip(cells, ("pass", "crash(SIGABRT)", "pass"), strict=True))
-    (witness,) = (cell["witness"] for cell in report["cells"] if cell["id"] == cells[1])
+    assert suite_runs.verdicts(report) == dict(zip(cells, ("crash(SIGABRT)", "pass"), strict=True))
+    (witness,) = (cell["witness"] for cell in report["cells"] if cell["id"] == cells[0])
     assert "process 1 ended with SIGABRT" in witness and "process 0:" in witness
 
 
@@ -177,11 +150,10 @@ def test_no_process_outlives_a_killed_run(tmp_path: Path) -> None:
         assert select.select([pipe], [], [], suite_runs.DEADLINE)[0]
         return os.read(pipe, 100)
 
-    cell = "engine_fakes:BLOCKS_IN_EACH_PROCESS/call/eager/cpu-2x1"
-    run = suite_runs.start(tmp_path, "-n", "1", "--cell", cell)
+    run = suite_runs.start(tmp_path, "-n", "1", "--cell", "engine_fakes:BLOCKS_IN_PIPE/call/eager/cpu-2x1")
     try:
         written = received()
-        while written.count(b"blocked") < TWO.processes:
+        while written.count(b"blocked") < 2:
             written += received()
     finally:
         run.kill()
@@ -201,6 +173,7 @@ exit $first
 """
 
 
+@pytest.mark.thorough
 def test_the_tasks_of_a_slurm_job_run_cells_together(tmp_path: Path) -> None:
     srun = tmp_path / "bin" / "srun"
     srun.parent.mkdir()
@@ -224,13 +197,9 @@ def test_the_processes_of_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     with pytest.raises(ClusterError, match="ci/launchers"):
         detected()
-    for name, value in {
-        "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911",
-        "OMPI_COMM_WORLD_SIZE": "3",
-        "OMPI_COMM_WORLD_RANK": "2",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-    }.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911")
+    for name, value in {"SIZE": "3", "RANK": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
     found = detected()
     assert (found.processes, found.process, found.coordinator_address.partition(":")[0]) == (3, 2, "10.96.0.1")
     assert found.address == ("10.96.0.1", int(found.coordinator_address.partition(":")[2]) - 4096)

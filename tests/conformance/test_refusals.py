@@ -21,45 +21,31 @@ from conformance.spec.topology import Topology
 
 pytestmark = pytest.mark.contract("C51")
 
-
 NOT_FOUND = "MLIR translation rule for primitive 'debug_callback' not found for platform acme_npu"
+METAL = "`EmitPythonCallback` not supported on METAL backend"
+HOST = "host callbacks are not supported on acme_npu"
+NO_HANDLER = "No FFI handler registered for xla_ffi_python_cpu_callback"
+CPU_CALLBACK = "UNIMPLEMENTED: CpuCallback error calling callback"
 
 
 @pytest.mark.parametrize(
     ("text", "early", "late"),
     [
         (NOT_FOUND, NOT_FOUND, None),
-        (
-            "`EmitPythonCallback` not supported on METAL backend.",
-            "`EmitPythonCallback` not supported on METAL backend",
-            None,
-        ),
-        (
-            "pure_callback(f at 0x7f12): host callbacks are not supported on acme_npu: JAX has no `emit_...`",
-            *("host callbacks are not supported on acme_npu", None),
-        ),
-        (
-            "NOT_FOUND: No FFI handler registered for xla_ffi_python_cpu_callback on a platform Host",
-            *["No FFI handler registered for xla_ffi_python_cpu_callback"] * 2,
-        ),
+        (f"{METAL}.", METAL, None),
+        (f"pure_callback(f at 0x7f12): {HOST}: JAX has no `emit_...`", HOST, None),
+        (f"NOT_FOUND: {NO_HANDLER} on a platform Host", NO_HANDLER, NO_HANDLER),
         ("UNIMPLEMENTED: send of 0x7f1234 is missing\nmore", *["UNIMPLEMENTED: send of # is missing"] * 2),
         ("INTERNAL: something else", None, None),
         # The exception of a callback may have any text.
         ("INTERNAL: CpuCallback error: NotImplementedError: UNIMPLEMENTED", "UNIMPLEMENTED", None),
-        (
-            "UNIMPLEMENTED: CpuCallback error calling callback",
-            "UNIMPLEMENTED: CpuCallback error calling callback",
-            None,
-        ),
+        (CPU_CALLBACK, CPU_CALLBACK, None),
     ],
 )
 def test_cells_with_the_same_cause_share_it(text: str, early: str | None, late: str | None) -> None:
     """While a program runs only the words of the runtime count."""
     assert refusal_in(text, Stage.LOWER) == refusal_in(text, Stage.COMPILE) == early
     assert refusal_in(text, Stage.DISPATCH) == refusal_in(text, Stage.RESULT) == late
-
-
-# Second chances -------------------------------------------------------------------------------------
 
 
 class Runner:
@@ -81,35 +67,27 @@ class Runner:
 def test_the_first_cell_of_a_cause_runs_twice_and_no_other() -> None:
     runner: Any = Runner()
     for name in ("one/a", "one/b", "two/a", "one/c", "two/b"):
-        task = Task(name, "jax", Topology("toy", 1), 1.0)
-        conclusion = run_with_second_chance(task, runner, Expectations())
+        conclusion = run_with_second_chance(Task(name, "jax", Topology("toy", 1), 1.0), runner, Expectations())
         assert conclusion.outcome.verdict is Verdict.UNSUPPORTED
         assert conclusion.attempts == 1 + (name in ("one/a", "two/a"))
     assert runner.alone == ["one/a", "two/a"]
-
-
-# Cases ---------------------------------------------------------------------------------------------
-
-CASE = next(case for case in all_cases() if (case.callback, case.name) == ("pure_callback", "case.raises.jit"))
 
 
 class Unlowerable(RuntimeError):
     pass
 
 
-@pytest.mark.parametrize("passes", [True, False])
-@pytest.mark.parametrize("refused", [True, False])
-def test_a_fault_is_planted_before_it_is_called_unsupported(
-    passes: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("passes", "refused", "verdict"),
+    [(True, True, Verdict.PASS), (False, True, Verdict.UNSUPPORTED), (False, False, Verdict.FAIL)],
+)
+def test_a_case_runs_before_it_is_called_unsupported(
+    passes: bool, refused: bool, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = replace(CASE, run=lambda one: one.check(passes, "lost", Stage.CALLBACK, "planted"))
+    found = next(case for case in all_cases() if (case.callback, case.name) == ("pure_callback", "case.raises.jit"))
+    case = replace(found, run=lambda one: one.check(passes, "lost", Stage.CALLBACK, "planted"))
     if refused:
-        words = "MLIR translation rule for primitive 'pure_callback' not found for platform toy"
         monkeypatch.setattr(support, "stage_of", lambda error: Stage.LOWER)
-        monkeypatch.setattr(support, "_applied", lambda *_: (_ for _ in ()).throw(Unlowerable(words)))
+        monkeypatch.setattr(support, "_applied", lambda *_: (_ for _ in ()).throw(Unlowerable(NOT_FOUND)))
     outcome = running.run_case(case, load("jax"), jax.devices()[:1])
-    wanted = Verdict.PASS if passes else Verdict.UNSUPPORTED if refused else Verdict.FAIL
-    assert outcome.verdict is wanted
-    if wanted is Verdict.UNSUPPORTED:
-        assert outcome.cause == words
-        assert outcome.reason.endswith("that is what pure_callback alone does here under jit")
+    assert (outcome.verdict, outcome.cause) == (verdict, NOT_FOUND if verdict is Verdict.UNSUPPORTED else "")

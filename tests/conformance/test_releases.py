@@ -1,31 +1,40 @@
-"""Older releases of JAX: what the suite does not ask of them, and what it says of what they do not have."""
+"""Older releases of JAX: what the suite does not ask of them, and the command `releases` with its table."""
 
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 from jax.interpreters import mlir
+from release_wheels import make_wheels
 
 from conformance.cases.harness.catalogue import RUNTIME_TARGETS
 from conformance.cases.harness.registry import COLLECTIVE_TIMEOUT_FLAGS
 from conformance.cli import commands
+from conformance.cli import releases as command
+from conformance.engine import cell_runner
 from conformance.engine.options import RunOptions
 from conformance.engine.preparation import prepare
-from conformance.implementations.jax import IMPLEMENTATION as JAX
+from conformance.expectations.entries import EXPECTATIONS, load_expectations
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import UnknownCellError, make_plan, parse_cell
-from conformance.spec.external_callbacks import EXTERNAL_CALLBACKS
+from conformance.planning.plan_file import read_plan
+from conformance.releases import environments, trying
+from conformance.releases.environments import Environment, Installer, Release, ReleaseError
 from conformance.spec.topology import Topology
 from conformance.spec.xla_flags import QUICK_COMPILATION, known, why_unknown
 from conformance.worker.processes import worker_environment
-from conformance.worker.transport import last_words
 
+pytestmark = pytest.mark.contract("C8")
+
+ROOT = Path(__file__).parents[2]
 ONE = Topology("cpu", 1)
 LEVEL, EMITTERS, ONE_MODULE, UNTILED = QUICK_COMPILATION
-OLD_EMITTERS = (LEVEL, EMITTERS, ONE_MODULE)
 installed = importlib.metadata.version
 
 
@@ -45,39 +54,20 @@ def release(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         ("0.4.31", (LEVEL,), False),
         ("0.5.0", (LEVEL, ONE_MODULE), False),
-        ("0.5.3", OLD_EMITTERS, False),
-        ("0.7.2", OLD_EMITTERS, False),
-        ("0.8.0", OLD_EMITTERS, True),
-        ("0.11.0", OLD_EMITTERS, True),
-        ("0.11.1", (LEVEL, ONE_MODULE, UNTILED), True),
+        ("0.7.2", (LEVEL, EMITTERS, ONE_MODULE), False),
+        ("0.11.0", (LEVEL, EMITTERS, ONE_MODULE), True),
         ("0.13.0.dev20261122", (LEVEL, ONE_MODULE, UNTILED), True),
     ],
 )
 def test_flags_by_version(jaxlib: str, quick: tuple[str, ...], collective: bool, release: Any) -> None:
+    """An unknown flag of the user's is not swallowed."""
     assert known(QUICK_COMPILATION, jaxlib) == quick
     assert known(COLLECTIVE_TIMEOUT_FLAGS, jaxlib) == (COLLECTIVE_TIMEOUT_FLAGS if collective else ())
-    why = why_unknown(COLLECTIVE_TIMEOUT_FLAGS, jaxlib)
-    assert why is None if collective else why and why.startswith(f"the XLA of jaxlib {jaxlib} has no --xla_cpu_")
+    assert bool(why_unknown(COLLECTIVE_TIMEOUT_FLAGS, jaxlib)) is not collective
     release(jaxlib)
     flags = worker_environment(ONE, (), {})["XLA_FLAGS"].split()
     assert flags == ["--xla_force_host_platform_device_count=1", *quick]
-
-
-def test_what_the_user_asks_of_xla_is_asked(release: Any) -> None:
-    """An unknown flag of the user's is not swallowed."""
-    release("0.5.0")
     assert EMITTERS in worker_environment(ONE, (), {"XLA_FLAGS": EMITTERS})["XLA_FLAGS"].split()
-
-
-@pytest.mark.parametrize("stamp", ["2026-11-22 10:29:06.969619: F external/xla/xla/", "F1122 10:29:06.575088   12137 "])
-def test_the_words_of_xla_are_kept_when_a_worker_does_not_start(stamp: str) -> None:
-    """They name the flag, by which the next worker is started without it."""
-    log = f"{stamp}parse_flags_from_env.cc:226] Unknown flags in XLA_FLAGS: --xla_none=1\nFatal Python error: Aborted\n"
-    words = last_words(
-        f'{log}\nCurrent thread 0x00007fa16ea62b80 (most recent call first):\n  File "/some.py", line 78\n'
-    )
-    assert "--xla_none=1" in words
-    assert "Fatal Python error: Aborted" in words
 
 
 def reasons(part: str) -> set[str]:
@@ -87,79 +77,144 @@ def reasons(part: str) -> set[str]:
     return {cell.reason for cell in plan.ineligible if part in cell.id}
 
 
-def test_faults_that_need_flags_are_not_applicable(release: Any) -> None:
+def test_what_a_release_lacks_is_not_applicable(release: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag of XLA, a function of JAX, and the ways to lower to a target of the runtime."""
+    with monkeypatch.context() as older:
+        older.delattr(jax, "no_tracing")
+        assert reasons("/case.without_tracing.") == {f"JAX {jax.__version__} has no jax.no_tracing"}
+        older.delattr(jax.ffi, "build_ffi_lowering_function")
+        for target in RUNTIME_TARGETS:
+            (reason,) = reasons(f"/{target}/")
+            assert "build_ffi_lowering_function" in reason
+    # As up to JAX 0.5.
+    monkeypatch.setattr(mlir, "register_lowering", lambda prim, rule, platform=None: None)
+    with pytest.raises(UnknownCellError, match="register_lowering"):
+        parse_cell(f"jax/{next(iter(RUNTIME_TARGETS))}/case.short_result.jit/cpu-8dev")
     release("0.7.0")
-    (reason,) = reasons("case.raises_before_collective.")
-    assert reason.startswith("the XLA of jaxlib 0.7.0 has no --xla_cpu_collective_call_")
-    with pytest.raises(UnknownCellError, match=r"means nothing: the XLA of jaxlib 0\.7\.0"):
+    with pytest.raises(UnknownCellError, match=r"means nothing: the XLA of jaxlib 0\.7\.0 has no --xla_cpu_collective"):
         parse_cell("jax/io_callback/case.raises_before_collective.shard_map/cpu-8dev")
 
 
-@pytest.mark.parametrize("name", ["build_ffi_lowering_function", "register_lowering"])
-def test_runtime_targets_that_cannot_be_lowered_to_are_not_applicable(name: str, monkeypatch: Any) -> None:
-    if name == "register_lowering":
-        # As up to JAX 0.5.
-        monkeypatch.setattr(mlir, name, lambda prim, rule, platform=None: None)
-    else:
-        monkeypatch.delattr(jax.ffi, name)
-    for target in RUNTIME_TARGETS:
-        (reason,) = reasons(f"/{target}/")
-        assert name in reason
-        assert jax.__version__ in reason
-        with pytest.raises(UnknownCellError, match=name):
-            parse_cell(f"jax/{target}/case.short_result.jit/cpu-8dev")
-
-
-@pytest.mark.parametrize(("kind", "function"), [("explicit_mesh", "set_mesh"), ("without_tracing", "no_tracing")])
-def test_faults_that_need_a_function_are_not_applicable(
-    kind: str, function: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(jax, function)
-    assert reasons(f"/case.{kind}.") == {f"JAX {jax.__version__} has no jax.{function}"}
-
-
-@pytest.mark.parametrize(
-    ("function", "callback", "lacking"),
-    [
-        # Before `partitioned=` JAX gave it to the callback, which failed for it.
-        ("callback", "debug_callback_partitioned", "debug.callback(partitioned=...)"),
-        # By its text the suite knows what was printed.
-        ("print", "debug_print_ordered", "debug.print of text"),
-    ],
-)
-def test_what_debug_functions_lack(function: str, callback: str, lacking: str, monkeypatch: Any) -> None:
-    (found,) = (one for one in EXTERNAL_CALLBACKS if one.name == callback)
-    assert JAX.lacks(found) is None
-
-    def old(first: Any, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
-        raise TypeError(f"Argument {first!r} is not a valid JAX type")
-
-    monkeypatch.setattr(jax.debug, function, old)
-    assert JAX.lacks(found) == f"{lacking} in {jax.__version__}"
-
-
-ENTRY = """\
-[[expect]]
-cells = "jax/pure_callback/jit/cpu-1dev"
-verdict = "fail"
-reason = "Planted."
-link = "none"
-since = "2026-11-22"
-"""
+ENTRY = '[[expect]]\nverdict = "fail"\nstage = "callback"\nreason = "Planted."\nlink = "none"\nsince = "2026-11-23"\n'
 
 
 @pytest.mark.contract("C7")
 def test_known_failures_are_those_of_supported_releases(release: Any, tmp_path: Path, capsys: Any) -> None:
-    def known(*named: str) -> int:
+    def entries(*named: str) -> int:
         cell = ["run", "--cell", "jax/pure_callback/jit/cpu-1dev", "--results", "none"]
         return len(prepare(RunOptions.of(commands.parsed([*cell, *named])))._report.expectations.entries)
 
     release("0.10.2")
-    assert known() > 0
+    assert entries() > 0
     assert "NOTE" not in capsys.readouterr().err
     release("0.7.0")
-    assert known() == 0
+    assert entries() == 0
     assert capsys.readouterr().err == "NOTE: known failures are listed for JAX >=0.10.2, none for 0.7.0\n"
     # A file that somebody names is about what they run.
-    (tmp_path / "mine.toml").write_text(ENTRY)
-    assert known("--expectations", str(tmp_path / "mine.toml")) == 1
+    (tmp_path / "mine.toml").write_text(f'{ENTRY}cells = "jax/pure_callback/jit/cpu-1dev"\n')
+    assert entries("--expectations", str(tmp_path / "mine.toml")) == 1
+
+
+# The command `releases`.
+
+CELLS = ("jax/pure_callback/jit/cpu-1dev", "jax/pure_callback/scan/cpu-1dev")
+PASS = Outcome(Verdict.PASS)
+LOST = Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: <b>#1</b> | `x` at 0x7ff2e8b3f770", anomaly="lost")
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_wheels(tmp_path_factory.mktemp("wheels") / "all")
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What ran: a cell loses its callback up to 0.6.1."""
+    found: list[tuple[str, str]] = []
+
+    def run(environment: Environment, cells: Mapping[str, int], *_: Any) -> Iterator[tuple[str, Outcome]]:
+        for cell in cells:
+            found.append((environment.jax, cell))
+            yield cell, LOST if environment.jax <= "0.6.1" and cell == CELLS[0] else PASS
+
+    monkeypatch.setattr(command, "run_cells", run)
+    return found
+
+
+def table(wheels: Path, folder: Path, *arguments: str) -> int:
+    cells = [word for cell in CELLS for word in ("--cell", cell)]
+    return commands.main(["releases", *arguments, *cells, "--find-links", str(wheels), "--results", str(folder)])
+
+
+def test_a_table_says_what_changed_when_and_goes_on(
+    ran: list[tuple[str, str]], wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert table(wheels, tmp_path, "0.6.1..0.6.2") == 0
+    printed = capsys.readouterr().out
+    assert "2 cells with 2 releases of JAX: 1 changed, 1 never changed (1 pass)." in printed
+    assert "## 1 cell: fail at callback (lost), pass from 0.6.2" in printed
+    assert "<b>#1" not in printed
+    assert ran == [(version, cell) for version in ("0.6.1", "0.6.2") for cell in CELLS]
+    ran.clear()
+    assert table(wheels, tmp_path, "0.6.2..0.7.1", "--resume") == 1
+    said = capsys.readouterr()
+    # What ran before is not run again.
+    assert ran == [("0.7.0", cell) for cell in CELLS]
+    assert "ERROR: 0.7.1 was not tried to the end: JAX 0.7.1 cannot be installed: " in said.err
+    assert "2 cells with 2 releases of JAX" in said.out
+    assert [*tmp_path.glob("environments-*")] == []
+
+
+def test_expectations_are_strict_both_ways(
+    ran: object, wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, results = tmp_path / "known.toml", tmp_path / "results"
+    asked = ("0.6.1", "--expectations", str(file), "--resume")
+    for cells, jax_versions, words in (
+        (CELLS[0], "<0.6.2", ""),
+        (CELLS[0], "<0.6.1", "with 0.6.1: unexpected, fail at callback (lost): lost"),
+        ("*", "<0.6.2", f"{CELLS[1]} with 0.6.1: unexpected pass, pass, not fail at callback"),
+        ("none", "", "the expectation 'none' matches no cell of the table"),
+        (CELLS[1], ">9", "is for JAX >9, and the table has no such release"),
+    ):
+        file.write_text(f'{ENTRY}cells = "{cells}"\njax = "{jax_versions}"\n')
+        assert table(wheels, results, *asked) == bool(words)
+        assert words in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+def test_virtualenv_and_pip_take_the_place_of_uv(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "_uv", lambda: None)
+    installer = Installer(tmp_path, find_links=wheels)
+    assert [*installer.published("0.6.0", "0.6.2")] == ["0.6.2", "0.6.1", "0.6.0"]
+    made = installer.environment(Release.parse("0.6.1:0.6.1"))
+    assert (made.jax, made.jaxlib) == ("0.6.1", "0.6.1")
+    with pytest.raises(ReleaseError, match=r"JAX 9\.9 cannot be installed: .*9\.9"):
+        installer.environment(Release("9.9"))
+
+
+def test_what_a_release_lacks_is_unsupported_and_a_failure_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No worker is started for what it could not do in any case; the next run after a failure has a new one."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    here = Environment.of(Path(environments.sys.executable), tmp_path / "packages")
+    started: list[object] = []
+    worker = cell_runner.WorkerProcess
+    monkeypatch.setattr(cell_runner, "WorkerProcess", lambda *a, **k: started.append(a) or worker(*a, **k))
+
+    def run(environment: Environment, cells: Mapping[str, int]) -> list[tuple[str, str]]:
+        ran = trying.run_cells(environment, cells, 20.0, tmp_path / "log")
+        return [(outcome.label, outcome.reason) for _, outcome in ran]
+
+    old = replace(here, jax="0.6.2", jaxlib="0.6.2")
+    assert run(old, {"hostcb/id_tap/jit/cpu-1dev": 1}) == [("unsupported", "hostcb needs JAX 0.10.2 or newer")]
+    assert started == []
+    fakes = {f"implementation_fakes:FAILS_AFTER_ANOTHER/{name}/eager/cpu-1dev": 2 for name in ("id_tap", "call")}
+    assert [label for label, _ in run(here, fakes)] == ["pass", "pass", "fail", "pass"]
+    assert len(started) == 2
+
+
+def test_the_list_of_old_cells_has_all_that_is_expected_of_them() -> None:
+    cells = [cell.id for cell in read_plan(ROOT / "ci" / "old_releases.txt")]
+    assert load_expectations(EXPECTATIONS / "cpu-old.toml").unmatched(cells) == ()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 import sys
 from pathlib import Path
 from string import ascii_letters
@@ -19,14 +17,15 @@ from conformance.reports.markdown import markdown
 from conformance.reports.on_cpu import known_on_cpu
 from conformance.reports.results import load_results, record_of
 from conformance.reports.terminal import MOST_KNOWN, summary
-from conformance.spec.package import COMMAND, command_here, install_here
+from conformance.spec.package import install_here
 
 pytestmark = pytest.mark.contract("C5", "C70")
 
 
 def test_markdown_says_what_matters(tmp_path: Path) -> None:
     variant = cell("hostcb/id_tap/vmap.scan+int8-matrix-dict/cpu-4dev+grid+x64")
-    lines = markdown(load_results(write(tmp_path, PASSED, variant, LOST, KNOWN, CASE))).splitlines()
+    text = markdown(load_results(write(tmp_path, PASSED, variant, LOST, KNOWN, CASE)))
+    lines = text.splitlines()
     assert lines[0] == "# Conformance on cpu: NOT as expected"
     expected = {
         "- passed: 3 of 5 cells passed",
@@ -34,19 +33,13 @@ def test_markdown_says_what_matters(tmp_path: Path) -> None:
         "- unexpected: 2 unexpected results",
         "lost: cpu:3 never ran #6",
         "$ python -m conformance run --cell hostcb/call/scan/cpu-8dev",
-        "| callback | vmap | scan |",
         "| `id_tap` | ✓ | ✓ |",
         "| `call` |  | ✗1 |",
-        "| callback | grad | scan | case |",
         "| `io_callback` | ~1 | ~1 | ✗1 |",
-        "| 1.50 | `hostcb/call/scan/cpu-8dev` |",
         "| jax | `0.12.0.1` |",
     }
     assert expected <= {*lines}
-    assert any("Dropped under grad. <https://example.org/issues/1>" in line for line in lines)
-
-
-def test_markdown_of_a_good_run_of_an_empty_one_and_of_two_platforms(tmp_path: Path) -> None:
+    assert "Dropped under grad. <https://example.org/issues/1>" in text
     good, empty = write(tmp_path / "good", PASSED, KNOWN), write(tmp_path / "empty")
     assert markdown(load_results(good)).startswith("# Conformance on cpu: as expected\n")
     assert markdown(load_results(empty)).startswith("# Conformance on cpu: NOT as expected\n")
@@ -56,16 +49,13 @@ def test_markdown_of_a_good_run_of_an_empty_one_and_of_two_platforms(tmp_path: P
 
 def test_markdown_stays_small(tmp_path: Path) -> None:
     long = "\n".join(["a line of a stack"] * 500)
-    names = [f"{letter * 3} {other * 3}" for letter in ascii_letters for other in ascii_letters]
+    names = [f"{letter * 3} {other * 3}" for letter in ascii_letters for other in ascii_letters[:6]]
     causes = [
         LOST | {"id": f"hostcb/call/scan/cpu-{n}dev", "witness": f"{name}\n{long}"} for n, name in enumerate(names)
     ]
-    alike = [LOST | {"id": f"hostcb/tap/scan/cpu-{n}dev", "witness": f"cell {n}\n{long}"} for n in range(3000)]
-    write(tmp_path, *causes, *alike)
-    text = markdown(load_results(tmp_path))
-    assert "and 2605 more causes." in text
-    assert "... and 2900 more cells" in text
-    assert "... and 489 more lines" in text
+    alike = [LOST | {"id": f"hostcb/tap/scan/cpu-{n}dev", "witness": f"cell {n}\n{long}"} for n in range(300)]
+    text = markdown(load_results(write(tmp_path, *causes, *alike)))
+    assert "and 213 more causes." in text and "... and 200 more cells" in text
     assert len(text.encode()) < 1 << 18
 
 
@@ -81,7 +71,6 @@ def test_the_page_holds_every_cell_and_loads_nothing(tmp_path: Path) -> None:
     assert (first["where"], first["begin"], first["end"]) == ("device 3", 0, 3000)
     assert (second["begin"], second["value"]) == (7000, "[NaN, Infinity]")
     assert page.data["known"][cells[KNOWN["id"]]["known"]]["link"] == "https://example.org/issues/1"
-    assert cells[CASE["id"]]["transforms"] == ["case"]
     # A passed cell costs the page little.
     assert set(cells[PASSED["id"]]) == {"id", "transforms", "promises", "verdict", "status", "seconds", "reproduce"}
     assert not {"link", "img", "iframe", "object", "embed", "base"} & {tag for tag, _ in page.elements}
@@ -93,9 +82,8 @@ def test_the_page_holds_every_cell_and_loads_nothing(tmp_path: Path) -> None:
 # What a run prints.
 
 
-def lost(place: int) -> dict[str, object]:
-    name = f"hostcb/call/scan/cpu-{place}dev"
-    return cell(name, **(LOST | {"id": name, "witness": f"lost: cpu:{place} never ran #{place}"}))
+def lost(place: int) -> dict[str, Any]:
+    return LOST | {"id": f"hostcb/call/scan/cpu-{place}dev", "witness": f"lost: cpu:{place} never ran #{place}"}
 
 
 def test_cells_of_one_cause_are_one_entry_and_the_block_is_the_end() -> None:
@@ -104,10 +92,8 @@ def test_cells_of_one_cause_are_one_entry_and_the_block_is_the_end() -> None:
     before, block = summary(run, page=Path("results/index.html")).split("\n\n")
     assert before.count("UNEXPECTED: ") == 2
     assert "33 cells, hostcb/call/scan/cpu-0dev for one" in before
-    assert before.index("cpu:0 never ran #0") < before.index("order: cpu:0 ran #7")
     lines = block.splitlines()
-    assert lines[0] == "FAIL"
-    assert len(lines) <= 12
+    assert lines[0] == "FAIL" and len(lines) <= 12
     for fact in ("JAX 0.12.0.1", "1 of 36 cells passed", "34 unexpected results"):
         assert fact in block
     assert lines[-1].endswith(" results/index.html")
@@ -142,70 +128,24 @@ def test_a_failure_says_whose_it_may_be() -> None:
     assert 'reason = "JAX loses it."\nlink = "https://example.org/2"' in toml
 
 
-@pytest.mark.parametrize(
-    ("cell_id", "stage", "known"),
-    [
-        ("jax/pure_callback/case.has_cause.jit/npu-2dev", Stage.DISPATCH, True),
-        ("jax/pure_callback/case.has_cause.jit/npu-2dev", Stage.RESULT, False),
-        ("hostcb/pure_callback/case.has_cause.jit/npu-2dev", Stage.DISPATCH, False),
-        ("jax/pure_callback/case.has_cause.jit/cpu-2dev", Stage.DISPATCH, False),
-    ],
-)
-def test_a_failure_of_the_cpu_is_recognised_on_another_platform(cell_id: str, stage: Stage, known: bool) -> None:
-    assert (known_on_cpu(cell_id, Outcome(Verdict.FAIL, stage)) is not None) is known
+def test_a_failure_of_the_cpu_is_recognised_on_another_platform() -> None:
+    cell_id, failed = "jax/pure_callback/case.has_cause.jit/npu-2dev", Outcome(Verdict.FAIL, Stage.DISPATCH)
+    assert known_on_cpu(cell_id, failed)
+    for other in (cell_id.replace("jax/", "hostcb/"), cell_id.replace("npu", "cpu")):
+        assert known_on_cpu(other, failed) is None
+    assert known_on_cpu(cell_id, Outcome(Verdict.FAIL, Stage.RESULT)) is None
 
 
-def test_a_good_run_is_its_block_alone() -> None:
-    run = record_of(results(PASSED, KNOWN))
-    assert summary(run).startswith("PASS\n")
-    assert summary(run, colour=True).startswith("\033[1;32mPASS\033[0m\n")
-    assert "Dropped under grad." not in summary(run)
-    assert "Dropped under grad." in summary(run, known=True)
-
-
-def test_the_reasons_of_many_known_failures_are_cut() -> None:
-    def known(place: int) -> dict[str, object]:
+def test_a_good_run_is_its_block_alone_and_many_reasons_are_cut() -> None:
+    def known(place: int) -> dict[str, Any]:
         why = KNOWN["known"] | {"reason": f"Reason {place}."}
         return KNOWN | {"id": f"jax/io_callback/grad.scan/cpu-{place}dev", "known": why}
 
-    said = summary(record_of(results(PASSED, *map(known, range(MOST_KNOWN + 2)))), known=True)
-    assert f"Reason {MOST_KNOWN - 1}." in said
-    assert f"Reason {MOST_KNOWN}." not in said
-    assert "... and 2 more reasons of known failures" in said
-
-
-def test_the_page_knows_the_programs_that_have_no_transforms() -> None:
-    """They come after those with transforms; otherwise the first screen of the matrix is empty."""
-    named = re.search(r"const kind = \{ (.*?) \}", html([]))
-    assert named
-    known = {word.partition(":")[0] for word in named[1].split(", ")}
-    ids = (
-        "hostcb/call/table.call.jit/cpu-1dev",
-        "hostcb/call/case.raises.jit/cpu-1dev",
-        "hostcb/call/jit.scan/cpu-1dev",
-    )
-    transforms = [one.transforms for one in record_of(results(*map(cell, ids))).cells]
-    assert [known.issuperset(one) for one in transforms] == [True, True, False]
-
-
-def test_a_witness_cannot_control_the_terminal() -> None:
-    text = summary(record_of(results(LOST | {"witness": "\033[2J\rPASS"}, problems=["one\nPASS"])))
-    assert "\033" not in text
-    assert "\r" not in text
-    assert "PASS" not in text.splitlines()
-
-
-def test_a_printed_command_names_the_interpreter_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "environment/bin/python"
-    program.parent.mkdir(parents=True)
-    program.symlink_to(sys.executable)
-    monkeypatch.setattr(sys, "executable", str(program))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "")
-    assert command_here(f"{COMMAND} run") == "environment/bin/python -m conformance run"
-    monkeypatch.setenv("PATH", str(program.parent))
-    assert shutil.which("python") == str(program)
-    assert command_here(f"{COMMAND} run") == "python -m conformance run"
+    run = record_of(results(PASSED, *map(known, range(MOST_KNOWN + 2))))
+    assert summary(run).startswith("PASS\n") and "Reason 0." not in summary(run)
+    assert summary(run, colour=True).startswith("\033[1;32mPASS\033[0m\n")
+    said = summary(run, known=True)
+    assert f"Reason {MOST_KNOWN - 1}." in said and f"Reason {MOST_KNOWN}." not in said
 
 
 @pytest.mark.parametrize(

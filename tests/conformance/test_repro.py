@@ -1,67 +1,209 @@
-"""Programs that run one cell alone."""
+"""Programs of one cell: those that import the suite, and those that import nothing of it and give the same verdict.
+
+Most run inside this process, on its devices: the environment that a program sets is without effect then.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import io
 import json
-import subprocess
+import os
+import random
+import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
 from suite_runs import python
+from support import sessions
 
 from conformance.cli.commands import main
 from conformance.cli.repro import program
-from conformance.planning.cells import parse_cell
+from conformance.implementations import load
+from conformance.oracle.history import Recorder
+from conformance.planning.cells import Plan, ProgramCell, parse_cell
+from conformance.standalone.programs import standalone_program
+from conformance.worker.execution import run_cell
 
-PASSING = "hostcb/id_tap_device/pmap.scan/cpu-2dev"
+pytestmark = pytest.mark.contract("C5")
+
+PASSING = "jax/io_callback_ordered/scan/cpu-1dev"
 KNOWN_FAILURE = "jax/io_callback/grad.scan.detached/cpu-2dev"
-CASE = "hostcb/call/case.raises.jit/cpu-2dev"
+
+# With the suite.
 
 
-def run_program(file: Path) -> subprocess.CompletedProcess[str]:
+def test_a_program_with_the_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It brings its own platform and devices, against what is inherited."""
-    inherited = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1", "JAX_PLATFORMS": "nonesuch"}
-    return python(file.parent, str(file), **inherited)
-
-
-@pytest.mark.parametrize("cell_id", [PASSING, CASE])
-def test_a_passing_cell(tmp_path: Path, cell_id: str, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "cell.py"
+    cell_id, file = "hostcb/id_tap_device/pmap.scan/cpu-2dev", tmp_path / "cell.py"
     assert main(["repro", cell_id, "--program", str(file)]) == 0
     assert capsys.readouterr().out == f"python -m conformance run --cell {cell_id}\n"
-    result = run_program(file)
-    assert result.returncode == 0, result.stderr
-    *events, verdict = result.stdout.splitlines()
-    assert verdict == f"{cell_id}: pass"
-    assert cell_id != PASSING or {json.loads(event)["device"] for event in events} == {0, 1}
-
-
-def test_known_failure_of_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "cell.py"
-    assert main(["repro", KNOWN_FAILURE]) == 0
-    # What is printed is the program, and its first line the command.
-    printed = capsys.readouterr().out
-    assert printed.startswith(f"# python -m conformance run --cell {KNOWN_FAILURE}\n")
-    file.write_text(printed)
-    result = run_program(file)
-    assert result.returncode == 1, result.stderr
-    assert f"{KNOWN_FAILURE}: fail at callback\nlost: cpu:0 never ran" in result.stdout
-
-
-def test_environment_of_a_case() -> None:
-    """A case may need flags and a deadline of its own."""
+    inherited = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1", "JAX_PLATFORMS": "nonesuch"}
+    ended = python(tmp_path, str(file), **inherited)
+    assert ended.returncode == 0, ended.stderr
+    *events, last = ended.stdout.splitlines()
+    assert last == f"{cell_id}: pass"
+    assert {json.loads(event)["device"] for event in events} == {0, 1}
+    # A case may need flags and a deadline of its own.
     text = program(parse_cell("hostcb/call/case.raises_before_collective.pmap/cpu-8dev"))
-    assert (
-        '"XLA_FLAGS": "--xla_force_host_platform_device_count=8'
-        " --xla_cpu_collective_call_warn_stuck_timeout_seconds=1"
-        ' --xla_cpu_collective_call_terminate_timeout_seconds=2"'
-    ) in text
+    assert "device_count=8 --xla_cpu_collective_call_warn_stuck_timeout_seconds=1 " in text
     assert text.index("os.environ") < text.index("import jax")
     hanging = program(parse_cell("hostcb/call/case.runs_jax_on_all.pmap/cpu-8dev"))
     assert "dump_traceback_later(10.0, exit=True)" in hanging
+    other = program(parse_cell("hostcb/id_tap/jit/cuda-1dev"))
+    assert '"JAX_PLATFORMS": "cuda,cpu"' in other and "host_platform_device_count" not in other
 
 
-def test_other_platforms() -> None:
-    text = program(parse_cell("hostcb/id_tap/jit/cuda-1dev"))
-    assert '"JAX_PLATFORMS": "cuda,cpu"' in text
-    assert "host_platform_device_count" not in text
+# Without the suite.
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _devices_of_this_process(devices: list[jax.Device]) -> None:
+    """They are made before a program sets another number of them."""
+
+
+@contextlib.contextmanager
+def as_a_process() -> Iterator[io.StringIO]:
+    """What a program changes in its process is changed back; gives what it prints."""
+    environment, streams, later = dict(os.environ), (sys.stdout, sys.__stdout__), faulthandler.dump_traceback_later
+    settings = {name: jax.config.values[name] for name in ("jax_enable_x64", "jax_use_shardy_partitioner")}
+    printed = io.StringIO()
+    sys.stdout = sys.__stdout__ = printed  # type: ignore[misc,assignment]
+    faulthandler.dump_traceback_later = lambda *_, **__: None
+    try:
+        yield printed
+    finally:
+        sys.stdout, sys.__stdout__ = streams  # type: ignore[misc]
+        faulthandler.dump_traceback_later = later
+        os.environ.clear()
+        os.environ.update(environment)
+        for name, value in settings.items():
+            jax.config.update(name, value)
+
+
+def verdict(text: str) -> str:
+    """Run a program: `pass`, or the kind of the first anomaly that it prints."""
+    with as_a_process() as printed:
+        try:
+            exec(compile(text, "cell.py", "exec"), {"__name__": "__main__"})
+        except SystemExit as ended:
+            if not ended.code:
+                return "pass"
+            shown = ended.code if isinstance(ended.code, str) else printed.getvalue()
+            return shown.partition(":")[0]
+        except Exception:
+            return "error"
+    raise AssertionError("a program ends with SystemExit")
+
+
+def of(cell_id: str) -> str:
+    return standalone_program(parse_cell(cell_id))
+
+
+def verdict_of_suite(cell: ProgramCell) -> str:
+    devices = jax.devices()[: cell.topology.device_count]
+    recorder = Recorder({device.id: index for index, device in enumerate(devices)})
+    with as_a_process():
+        outcome = run_cell(cell, load(cell.implementation), recorder, devices)
+    return outcome.anomaly.replace("unsupported", "error") or "pass"
+
+
+@pytest.fixture(scope="module")
+def planned(cpu_plan: Plan) -> list[ProgramCell]:
+    cells = [cell for cell in cpu_plan.cells if isinstance(cell, ProgramCell) and cell.callback.function != "id_print"]
+    return random.Random(0).sample(cells, sessions.rounds(60, len(cells)))
+
+
+def test_programs_compile(planned: list[ProgramCell]) -> None:
+    for cell in planned:
+        compile(standalone_program(cell), cell.id, "exec")
+
+
+def of_new_values(planned: list[ProgramCell]) -> Iterator[ProgramCell]:
+    """The cells that have a value of an axis which those before them do not have."""
+    seen: set[object] = set()
+    for cell in planned:
+        data = (cell.data.element, cell.data.shape, cell.data.structure)
+        values = {*cell.program.names, *data, cell.placement, cell.configuration, cell.callback.name}
+        if not values <= seen:
+            yield cell
+        seen |= values
+
+
+def test_programs_have_the_verdicts_of_their_cells(planned: list[ProgramCell]) -> None:
+    chosen = [*of_new_values(planned)][: sessions.rounds(12, 100)]
+    found = {cell.id: (verdict(standalone_program(cell)), verdict_of_suite(cell)) for cell in chosen}
+    assert {cell_id: pair for cell_id, pair in found.items() if pair[0] != pair[1]} == {}
+
+
+@pytest.mark.parametrize(
+    ("cell_id", "kind"),
+    [
+        (KNOWN_FAILURE, "lost"),
+        ("jax/pure_callback/jit+typed_key-scalar-one/cpu-1dev", "error"),
+        ("jax/buffer_callback_side_effect/pjit/cpu-8dev", "wrong refusal"),
+    ],
+)
+def test_a_program_fails_as_its_cell_does(cell_id: str, kind: str) -> None:
+    cell = parse_cell(cell_id)
+    assert isinstance(cell, ProgramCell)
+    assert verdict(of(cell_id)) == verdict_of_suite(cell) == kind
+
+
+BARRIER = "BARRIER"
+"""The program's call of the barrier."""
+
+RECORDING = "    calls.append((site, np.asarray(x).tolist()))"
+UNUSED = '    callback("unused", x * 4 + 3)\n'
+FUNCTION = "def function(x):"
+REFUSING = f"{FUNCTION}\n    raise NotImplementedError"
+TWICE = f"{RECORDING}\n    if site == 'unused':\n    {RECORDING}"
+
+
+@pytest.mark.parametrize(
+    ("cell_id", "before", "after", "kind"),
+    [
+        (PASSING, UNUSED, "", "lost"),
+        (PASSING, RECORDING, TWICE, "duplicate"),
+        (PASSING, UNUSED, UNUSED.replace("3", "2"), "wrong operand"),
+        (PASSING, UNUSED, f'    callback("unasked", x)\n{UNUSED}', "unexpected"),
+        (PASSING, BARRIER, "BARRIER; calls[:2] = calls[1::-1]", "order"),
+        (PASSING, "return total", "return total + 1", "result"),
+        (PASSING, BARRIER, "BARRIER; calls[3:4] = calls[:1]", "stale operand"),
+        ("jax/pure_callback/jit/cpu-1dev", RECORDING, TWICE, "pass"),
+        ("jax/pure_callback/jit/cpu-1dev", BARRIER, "BARRIER; calls.clear()", "lost"),
+        ("jax/debug_callback/vmap.while_cond/cpu-1dev", BARRIER, "BARRIER; calls += calls", "pass"),
+        ("jax/debug_callback/vmap.cond/cpu-1dev", BARRIER, "BARRIER; calls += calls", "duplicate"),
+        ("hostcb/call_device/pmap/cpu-2dev", "device.id", "1 - device.id", "wrong device"),
+        ("hostcb/id_tap_device/vmap/cpu-1dev", BARRIER, "BARRIER; calls.reverse()", "order"),
+        ("hostcb/id_tap/vmap/cpu-1dev", "*transforms))", "*transforms * 2))", "wrong transforms"),
+        ("hostcb/call/jit+int8-vector-pair/cpu-1dev", "plus(1, 1)", "plus(1, 2)", "wrong operand"),
+        ("hostcb/call/vmap/cpu-1dev", ", result_shape", ', vmap_method="sequential", result_shape', "not refused"),
+        ("hostcb/call/vmap/cpu-1dev", FUNCTION, f"{FUNCTION}\n    1 / 0", "wrong refusal"),
+        ("hostcb/call/vmap/cpu-1dev", FUNCTION, REFUSING, "refusal without a way out"),
+        (PASSING, FUNCTION, f"{FUNCTION}\n    1 / 0", "error"),
+    ],
+)
+def test_a_program_names_what_goes_wrong(cell_id: str, before: str, after: str, kind: str) -> None:
+    text = of(cell_id)
+    (barrier,) = re.findall(r"^(?:jax.effects_barrier|hostcb.barrier_wait)\(\)$", text, re.MULTILINE) or [""]
+    before, after = (part.replace(BARRIER, barrier) for part in (before, after))
+    assert text.count(before) == 1, text
+    assert verdict(text.replace(before, after)) == kind
+
+
+def test_a_printed_program_is_a_bug_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a process that can import neither hostcb nor the suite."""
+    assert main(["repro", "--standalone", KNOWN_FAILURE]) == 0
+    file = tmp_path / "cell.py"
+    file.write_text(f"import sys\nsys.modules['hostcb'] = sys.modules['conformance'] = None\n{capsys.readouterr().out}")
+    ended = python(tmp_path, file.name, XLA_FLAGS="")
+    assert ended.returncode == 1, ended.stderr
+    assert "lost: ('unused', 15.0)" in ended.stdout.splitlines()
+    for cell_id in ("hostcb/call/case.raises.jit/cpu-2dev", "hostcb/id_print/jit/cpu-1dev", "nonsense"):
+        assert main(["repro", cell_id, "--standalone"]) == 2
+        assert capsys.readouterr().err.startswith("ERROR: ")

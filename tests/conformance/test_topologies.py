@@ -16,20 +16,15 @@ from conformance.worker.devices import devices_of
 pytestmark = pytest.mark.contract("C3")
 
 
-@pytest.mark.parametrize(
-    ("name", "topology"),
-    [
-        ("cpu-8dev", Topology("cpu", 8)),
-        ("cpu-8dev+sync", Topology("cpu", 8, "sync")),
-        ("cpu-2x4", Topology("cpu", 8, processes=2)),
-        ("tpu-4dev@compile", Topology("tpu", 4, depth=Depth.COMPILE)),
-        ("my-npu-2x1+sync@lower", Topology("my-npu", 2, "sync", 2, Depth.LOWER)),
-    ],
-)
-def test_names(name: str, topology: Topology) -> None:
-    assert topology.name == name
-    assert parse_topology(name) == (topology, [])
-    assert parse_cell(f"hostcb/id_tap/jit/{name}").id == f"hostcb/id_tap/jit/{name}"
+def test_names() -> None:
+    for name, topology in {
+        "cpu-8dev": Topology("cpu", 8),
+        "cpu-2x4": Topology("cpu", 8, processes=2),
+        "my-npu-2x1+sync@lower": Topology("my-npu", 2, "sync", 2, Depth.LOWER),
+    }.items():
+        assert topology.name == name
+        assert parse_topology(name) == (topology, [])
+        assert parse_cell(f"hostcb/id_tap/jit/{name}").id == f"hostcb/id_tap/jit/{name}"
 
 
 def test_the_environment_of_a_worker() -> None:
@@ -38,20 +33,15 @@ def test_the_environment_of_a_worker() -> None:
     devices = "--a=1 --xla_force_host_platform_device_count=8"
     assert environment["XLA_FLAGS"] == " ".join((devices, *known(QUICK_COMPILATION)))
     assert (environment["JAX_PLATFORMS"], environment["HOME"]) == ("cpu", "/h")
-    whole = (Topology("cpu", 8, "optimised").environment(inherited), Topology("cpu", 8).environment(inherited, ()))
-    assert [one["XLA_FLAGS"] for one in whole] == [devices] * 2, "XLA compiles in its own way"
+    assert Topology("cpu", 8, "optimised").environment(inherited)["XLA_FLAGS"] == devices
     asked = Topology("cpu", 8).environment({"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=true"})
     assert "--xla_cpu_use_fusion_emitters=false" not in asked["XLA_FLAGS"], "the user has the last word"
     assert Topology("cpu", 2, "sync").environment({})["JAX_CPU_ENABLE_ASYNC_DISPATCH"] == "0"
-
-
-@pytest.mark.parametrize("platform", ["cuda", "tpu", "toy"])
-@pytest.mark.parametrize("devices", [1, 0])
-def test_workers_have_a_cpu_beside_the_platform(platform: str, devices: int) -> None:
-    """Zero devices stand for all there are."""
+    # Workers have a CPU beside the platform. Zero devices stand for all there are.
     inherited = {"JAX_PLATFORMS": "cpu", "JAX_PLATFORM_NAME": "cpu", "JAX_DEFAULT_DEVICE": "cpu", "HOME": "/h"}
-    wanted = {"JAX_PLATFORMS": f"{platform},cpu", "HOME": "/h"}
-    assert Topology(platform, devices).environment(inherited) == wanted
+    for platform, count in (("cuda", 1), ("toy", 0)):
+        wanted = {"JAX_PLATFORMS": f"{platform},cpu", "HOME": "/h"}
+        assert Topology(platform, count).environment(inherited) == wanted
 
 
 @pytest.mark.parametrize(
@@ -59,13 +49,11 @@ def test_workers_have_a_cpu_beside_the_platform(platform: str, devices: int) -> 
     [
         (Topology("cpu", 8), ["cpu"] * 8, "", True),
         (Topology("cuda", 1), ["gpu", "gpu"], "PJRT C API\ncuda 13010", True),
-        (Topology("rocm", 2), ["gpu", "gpu"], "rocm 70000", True),
         # A platform that the suite does not know may call its devices anything.
         (Topology("toy", 2), ["cpu", "cpu"], "", True),
         (Topology("cuda", 1), ["cpu"], "", False),
         (Topology("cuda", 1), ["gpu"], "rocm 6", False),
         (Topology("rocm", 1), ["gpu"], "PJRT CUDA 13", False),
-        (Topology("tpu", 1), ["gpu"], "cuda 13", False),
         (Topology("tpu", 1), [], "", False),
         (Topology("cpu", 8), ["cpu"] * 7, "", False),
         (Topology("toy", 0), [], "", False),
@@ -85,8 +73,9 @@ class Device:
         self.client = self
 
 
-def found(monkeypatch: pytest.MonkeyPatch, of: dict[str | None, list[Any]]) -> None:
-    """What JAX has by the name of a platform, and by default."""
+def test_devices_are_those_of_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU beside it never passes for it, whatever its devices call themselves."""
+    of: dict[str | None, list[Any]] = {}
 
     def devices(name: str | None = None) -> list[Any]:
         if name not in of:
@@ -94,26 +83,20 @@ def found(monkeypatch: pytest.MonkeyPatch, of: dict[str | None, list[Any]]) -> N
         return of[name]
 
     monkeypatch.setattr(jax, "devices", devices)
-
-
-@pytest.mark.parametrize("calls_itself", ["cpu", "toy", "another"])
-def test_devices_are_those_of_the_platform(calls_itself: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    toys = [Device(calls_itself) for _ in range(4)]
-    found(monkeypatch, {None: toys, "toy": toys, "cpu": [Device("cpu")]})
-    assert devices_of(Topology("toy", 3)) == toys[:3]
-    assert devices_of(Topology("toy", 0)) == toys
-    with pytest.raises(WrongPlatformError, match="asked for 5 toy devices, JAX found 4"):
-        devices_of(Topology("toy", 5))
-
-
-@pytest.mark.parametrize("platform", ["toy", "cuda"])
-def test_the_cpu_beside_it_never_passes_for_a_platform(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = [Device("cpu")]
-    # JAX leaves a CUDA that sees no GPU out, and says nothing.
-    found(monkeypatch, {None: cpu, "cpu": cpu})
-    with pytest.raises(WrongPlatformError, match=f"asked for {platform} devices, JAX found none"):
-        devices_of(Topology(platform, 1))
-    # It is there, and programs that name no device run elsewhere.
-    found(monkeypatch, {None: cpu, "cpu": cpu, platform: [Device(platform)]})
-    with pytest.raises(WrongPlatformError, match="by default JAX uses"):
-        devices_of(Topology(platform, 1))
+    for name in ("cpu", "toy", "another"):
+        toys = [Device(name) for _ in range(4)]
+        of.update({None: toys, "toy": toys, "cpu": cpu})
+        assert devices_of(Topology("toy", 3)) == toys[:3]
+        assert devices_of(Topology("toy", 0)) == toys
+        with pytest.raises(WrongPlatformError, match="asked for 5 toy devices, JAX found 4"):
+            devices_of(Topology("toy", 5))
+    of = {None: cpu, "cpu": cpu}
+    for name in ("toy", "cuda"):
+        # JAX leaves a CUDA that sees no GPU out, and says nothing.
+        with pytest.raises(WrongPlatformError, match=f"asked for {name} devices, JAX found none"):
+            devices_of(Topology(name, 1))
+        of[name] = [Device(name)]
+        # It is there, and programs that name no device run elsewhere.
+        with pytest.raises(WrongPlatformError, match="by default JAX uses"):
+            devices_of(Topology(name, 1))

@@ -107,10 +107,9 @@ def test_a_package_adds_a_platform_and_its_cells(tmp_path: Path, package: Path) 
     assert "claimed capability `ordered`: no cell of this run tested it" in ended.stdout
 
 
-def test_the_suite_answers_to_both_names(tmp_path: Path, package: Path) -> None:
+def test_the_suite_has_two_names(tmp_path: Path, package: Path) -> None:
     """A module that imports `hostcb_conformance` gets the classes of the suite that runs as `conformance`."""
-    module = package / "acme_suite.py"
-    module.write_text(SUITE.replace("from conformance.", "from hostcb_conformance."))
+    (package / "acme_suite.py").write_text(SUITE.replace("from conformance.", "from hostcb_conformance."))
     use(package)
     assert parse_cell(CELLS[0]).callback_name == "pure_callback_unrolled"
     assert parse_cell(CELLS[2]).promises == ("X2",)
@@ -118,6 +117,7 @@ def test_the_suite_answers_to_both_names(tmp_path: Path, package: Path) -> None:
 
 
 def test_a_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Paths in a file begin where the file is."""
     (tmp_path / "acme_known.toml").touch()
     (tmp_path / "acme_suite.py").write_text(SUITE)
     file = tmp_path / "acme.toml"
@@ -126,21 +126,18 @@ def test_a_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["list", "--platforms", "--platform", str(file)]) == 0
     shown = capsys.readouterr().out.partition("\nacme, by ")[2]
     assert "acme_npu" in shown and "at most 2" in shown
+    assert platform_in(file).expectations == tmp_path / "acme_known.toml"
     environment = Topology("acme", 1).environment({"XLA_FLAGS": "--xla_acme=0", "HOME": "/h"})
-    assert environment == {
-        "JAX_PLATFORMS": "acme,cpu",
-        "XLA_FLAGS": "--xla_acme=0",
-        "ACME_LOG": "quiet",
-        "HOME": "/h",
-    }
+    own = {"JAX_PLATFORMS": "acme,cpu", "XLA_FLAGS": "--xla_acme=0", "ACME_LOG": "quiet"}
+    assert environment == own | {"HOME": "/h"}
     with pytest.raises(ConflictingOptionsError, match=r"-n 3: at most 2 process\(es\) may have the devices of acme"):
         workers_of(3, "acme")
 
 
-# What cannot be used --------------------------------------------------------------------------------
+# What cannot be used.
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one line of an error in the options."""
     assert main(["list", "-k", "no such cell", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -148,43 +145,26 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("", "[platform]"),
-        ("[platfrom]\nname = 'a'", "'platfrom'"),
-        ("[platform]\nname = 'a'\nclaims = 'odered'", "'odered'"),
-        ("[platform]\nname = 'a'\nworkers = {default = 3, maximum = 2}", "3"),
-        ("[platform]\nname = 'a'\ndevice_counts = [0]", "[0]"),
-        ("[platform]\nname = 'a'\nenvironment = {'A=B' = '1'}", "'A=B'"),
-        ("[platform]\nname = 'a'\nxla_flags = 'xla_a=1'", "'xla_a=1'"),
-        ("[platform]\nname = 'a'\nenvironment = {XLA_FLAGS = ''}", "'xla_flags'"),
-        ("[platform]\nname = 'cpu'", "'cpu'"),
-        ("[platform]\nname = 'a'\nmodules = 'acme_absent'", "ModuleNotFoundError: No module named 'acme_absent'"),
-    ],
-)
-def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, named: str) -> None:
+def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "wrong.toml"
-    file.write_text(text)
-    line = said(capsys, "--platform", str(file))
-    assert str(file) in line
-    assert named in line
-    assert "<frozen" not in line
-
-
-def test_paths_and_names_in_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Paths in a file begin where the file is, whichever way it is named; the names may all differ."""
-    (tmp_path / "known.toml").write_text("")
-    (tmp_path / "a.toml").write_text(
-        "[platform]\nname = 'a'\nregistered = 'b'\ndevices = 'c'\nversion = 'd'\nexpectations = 'known.toml'"
-    )
-    monkeypatch.chdir(tmp_path)
-    found = platform_in(Path("a.toml"))
-    assert (found.name, found.jax_name, found.devices, found.version) == ("a", "b", ("c",), ("d",))
-    assert found.expectations == tmp_path / "known.toml"
-    assert "cannot be read: No such file" in said(capsys, "--platform", "none.toml")
+    for text, named in {
+        "": "[platform]",
+        "[platfrom]\nname = 'a'": "'platfrom'",
+        "[platform]\nname = 'a'\nclaims = 'odered'": "'odered'",
+        "[platform]\nname = 'a'\nworkers = {default = 3, maximum = 2}": "3",
+        "[platform]\nname = 'a'\ndevice_counts = [0]": "[0]",
+        "[platform]\nname = 'a'\nenvironment = {'A=B' = '1'}": "'A=B'",
+        "[platform]\nname = 'a'\nxla_flags = 'xla_a=1'": "'xla_a=1'",
+        "[platform]\nname = 'a'\nenvironment = {XLA_FLAGS = ''}": "'xla_flags'",
+        "[platform]\nname = 'cpu'": "'cpu'",
+        "[platform]\nname = 'a'\nmodules = 'acme_absent'": "ModuleNotFoundError: No module named 'acme_absent'",
+    }.items():
+        file.write_text(text)
+        forget()
+        line = error_of(capsys, "--platform", str(file))
+        assert str(file) in line and named in line
+        assert "<frozen" not in line
+    assert "cannot be read: No such file" in error_of(capsys, "--platform", "none.toml")
 
 
 @pytest.mark.parametrize(
@@ -192,12 +172,10 @@ def test_paths_and_names_in_a_file(
     [
         ("platforms", "FOUND = 3", "3"),
         ("platforms", "FOUND = {'name': 'b'}", "'b'"),
-        ("platforms", "FOUND = 'here.toml'", "'here.toml'"),
         ("callbacks", "FOUND = [3]", "3"),
         ("callbacks", "def FOUND(): raise KeyError('x')", "KeyError: 'x'"),
         ("callbacks", f"from {SPEC} import callback_named as named\nFOUND = named('io_callback')", "'io_callback'"),
         ("transforms", f"from {MODEL} import TRANSFORMS\nFOUND = TRANSFORMS['scan']", "'scan'"),
-        ("cases", "FOUND = 'text'", "RegisteredCase"),
         ("cases", f"from {HARNESS}.catalogue import all_cases\nFOUND = all_cases()[0]", "twice"),
     ],
 )
@@ -206,6 +184,6 @@ def test_wrong_entry_points(
 ) -> None:
     group = f"hostcb_conformance.{group}"
     use(installed(tmp_path, {group: {"acme": "acme_one:FOUND"}}, {"acme_one.py": source}))
-    line = said(capsys, "--platform", "acme", "--devices", "1")
+    line = error_of(capsys, "--platform", "acme", "--devices", "1")
     assert f"the entry point acme = 'acme_one:FOUND' in the group {group} of acme-conformance 1.0" in line
     assert named in line

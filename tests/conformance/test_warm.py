@@ -46,10 +46,6 @@ def main():
         print("to the error stream", file=sys.stderr)
     elif do == "exit":
         sys.exit(int(sys.argv[2]))
-    elif do == "raise":
-        raise ValueError("a planted one")
-    elif do == "stop":
-        os.kill(os.getpid(), getattr(signal, sys.argv[2]))
     elif do == "wait":
         print("waits", flush=True)
         sys.stdin.read()
@@ -106,16 +102,20 @@ def test_a_fork_is_what_a_fresh_interpreter_is(environment: Environment, tmp_pat
     assert last == {"at exit": "MainThread"}
 
 
-def test_a_fork_that_does_not_end(environment: Environment) -> None:
+def waiting(environment: Environment) -> Fork:
+    """A fork that has begun to wait."""
     process = start("planted_program", ["wait"], environment)
-    assert isinstance(process, Fork)
-    assert process.stdout is not None
+    assert isinstance(process, Fork) and process.stdout is not None
     assert process.stdout.readline() == b"waits\n"
+    return process
+
+
+def test_a_fork_that_does_not_end(environment: Environment) -> None:
+    process = waiting(environment)
     assert process.poll() is None
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(timeout=0.01)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.communicate(timeout=0.01)
+    for wait in (process.wait, process.communicate):
+        with pytest.raises(subprocess.TimeoutExpired):
+            wait(timeout=0.01)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == -signal.SIGTERM
     process.communicate()
@@ -123,17 +123,13 @@ def test_a_fork_that_does_not_end(environment: Environment) -> None:
     process.kill()
 
 
-def test_what_a_fork_starts_is_a_fork_of_the_same_server(environment: Environment) -> None:
-    process = start("planted_program", ["inner"], environment)
-    told, shown, _ = lines(process.communicate(timeout=60)[0])
-    assert (told, shown["devices"]) == ({"inner": "Fork"}, 2)
-
-
-def test_what_a_fork_started_ends_with_it(environment: Environment) -> None:
+def test_what_a_fork_starts_is_a_fork_that_ends_with_it(environment: Environment) -> None:
     """Nobody else would end it: a cell's program that hangs would run until the end of all cells."""
+    process = start("planted_program", ["inner"], environment)
+    kind, shown, _ = lines(process.communicate(timeout=60)[0])
+    assert (kind, shown["devices"]) == ({"inner": "Fork"}, 2)
     process = start("planted_program", ["hold"], environment)
-    assert isinstance(process, Fork)
-    assert process.stdout is not None
+    assert isinstance(process, Fork) and process.stdout is not None
     inner = os.pidfd_open(int(process.stdout.readline()))
     process.kill()
     assert process.wait(timeout=60) == -signal.SIGKILL
@@ -142,8 +138,12 @@ def test_what_a_fork_started_ends_with_it(environment: Environment) -> None:
     process.communicate()
 
 
-def test_where_a_fork_would_differ_a_fresh_interpreter_starts(environment: Environment) -> None:
-    for further in ({warm.COLD: "1"}, {"JAX_PLATFORMS": "cpu,other"}):
+def test_where_a_fork_would_differ_a_fresh_interpreter_starts(environment: Environment, tmp_path: Path) -> None:
+    """Another platform, and a server that has threads."""
+    text = "import sys, threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    (tmp_path / "sitecustomize.py").write_text(text)
+    threads = {"PYTHONPATH": os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])}
+    for further in ({"JAX_PLATFORMS": "cpu,other"}, threads):
         process = start("planted_program", ["exit", "3"], {**environment, **further})
         assert isinstance(process, subprocess.Popen)
         process.communicate()
@@ -151,30 +151,16 @@ def test_where_a_fork_would_differ_a_fresh_interpreter_starts(environment: Envir
 
 
 def test_a_variable_that_is_read_at_an_import_needs_another_server(environment: Environment) -> None:
-    for value in ("0", "1", "0"):
-        own = {**environment, "JAX_ENABLE_X64": value}
-        process = start("planted_program", ["show"], own, stdin=subprocess.DEVNULL)
-        shown = lines(process.communicate(timeout=60)[0])[0]
-        assert isinstance(process, Fork)
-        assert isinstance(shown["environment"], dict)
-        assert shown["environment"]["JAX_ENABLE_X64"] == value
+    own = {**environment, "JAX_ENABLE_X64": "1"}
+    process = start("planted_program", ["show"], own, stdin=subprocess.DEVNULL)
+    shown = lines(process.communicate(timeout=60)[0])[0]
+    assert isinstance(process, Fork) and isinstance(shown["environment"], dict)
+    assert shown["environment"]["JAX_ENABLE_X64"] == "1"
     assert len(warm._own) <= warm.MOST_SERVERS
 
 
-def test_a_server_with_threads_does_not_fork(environment: Environment, tmp_path: Path) -> None:
-    text = "import sys, threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    (tmp_path / "sitecustomize.py").write_text(text)
-    own = {**environment, "PYTHONPATH": os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])}
-    process = start("planted_program", ["exit", "5"], own)
-    process.communicate(timeout=60)
-    assert (type(process), process.returncode) == (subprocess.Popen, 5)
-
-
 def test_forks_end_with_their_server(environment: Environment) -> None:
-    process = start("planted_program", ["wait"], environment)
-    assert isinstance(process, Fork)
-    assert process.stdout is not None
-    process.stdout.readline()
+    process = waiting(environment)
     (server,) = (one for one in warm._own if process in one.forks)
     server.close()
     warm._own.remove(server)

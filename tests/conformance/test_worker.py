@@ -1,0 +1,177 @@
+"""How a worker runs a cell: broken callbacks are caught, wrong data show, and a history is complete."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+from suite_runs import DEADLINE
+
+from conformance.cases.harness.running import run_case
+from conformance.implementations import load
+from conformance.implementations.jax import NAMESPACE, Jax
+from conformance.implementations.payloads import DataPayload
+from conformance.oracle.history import Recorder
+from conformance.oracle.verdicts import Verdict
+from conformance.planning.cells import CaseCell, ProgramCell, TableCell, parse_cell
+from conformance.spec.callbacks import HOST_CALLBACKS
+from conformance.spec.data import ELEMENT_TYPES, SHAPES, STRUCTURES, DataKind, flatten, parse_data
+from conformance.worker.execution import _parts, run_cell, run_table_cell
+from conformance.worker.private_jax import several_times
+
+pytestmark = pytest.mark.contract("C5", "C6")
+
+# Broken versions of JAX's own callbacks: those that no mutant of hostcb stands for.
+
+
+def broken(**names: Any) -> Jax:
+    return Jax(SimpleNamespace(**{**vars(NAMESPACE), **names}))
+
+
+def pure_for_io(function: Any, wanted: Any, *args: Any, ordered: bool = False) -> Any:
+    return NAMESPACE.pure_callback(function, wanted, *args, vmap_method="sequential")
+
+
+def expanding(function: Any, wanted: Any, *args: Any, vmap_method: Any = None) -> Any:
+    return NAMESPACE.pure_callback(function, wanted, *args, vmap_method="expand_dims")
+
+
+def debug(callback: Any = jax.debug.callback, print: Any = jax.debug.print) -> SimpleNamespace:  # noqa: A002
+    return SimpleNamespace(callback=callback, print=print)
+
+
+def gathered(function: Any, *args: Any, ordered: bool, partitioned: bool) -> None:
+    jax.debug.callback(function, *args, ordered=ordered)
+
+
+def mumbled(text: str, what: str, value: Any, ordered: bool) -> None:
+    jax.debug.print("something: {value}", value=value, ordered=ordered)
+
+
+def taking_anything(function: Any, wanted: Any, **options: Any) -> Any:
+    def host(context: Any, out: Any, operand: Any) -> None:
+        np.asarray(out)[...] = function(context, out, operand)
+
+    return NAMESPACE.buffer_callback(host, wanted, **options)
+
+
+BROKEN = {
+    "io_callback/jit": (broken(io_callback=pure_for_io), "lost: cpu:0 never ran #2 (unused"),
+    "pure_callback_broadcast_all/vmap": (broken(pure_callback=expanding), "wrong operand"),
+    "debug_callback_partitioned/pjit": (broken(debug=debug(gathered)), "wrong operand"),
+    "debug_print/jit": (broken(debug=debug(print=mumbled)), "lost"),
+    "buffer_callback/case.returns_a_value.jit": (broken(buffer_callback=taking_anything), "nothing was raised"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_callback_is_caught(name: str, devices: list[jax.Device], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # taken back after the test, whatever is installed in it
+    implementation, witness = BROKEN[name]
+    cell = parse_cell(f"jax/{name}/cpu-8dev")
+    if isinstance(cell, CaseCell):
+        outcome = run_case(cell.case, implementation, devices)
+    else:
+        assert isinstance(cell, ProgramCell)
+        recorder = Recorder({device.id: index for index, device in enumerate(devices)})
+        outcome = run_cell(cell, implementation, recorder, devices)
+    assert outcome.verdict is Verdict.FAIL
+    assert witness in outcome.reason
+
+
+@pytest.mark.parametrize("name", ["pure_callback/table.grad", "debug_callback/table.returns"])
+def test_a_wrong_entry_of_the_table_is_found(name: str, devices: list[jax.Device]) -> None:
+    cell = parse_cell(f"jax/{name}/cpu-8dev")
+    assert isinstance(cell, TableCell)
+    wrong = replace(cell, entry=replace(cell.entry, supported=not cell.entry.supported))
+    for tried, verdict in ((cell, Verdict.PASS), (wrong, Verdict.FAIL)):
+        assert run_table_cell(tried, load("jax"), Recorder(), devices).verdict is verdict
+
+
+# Data.
+
+CALL = next(callback for callback in HOST_CALLBACKS if callback.name == "call")
+
+
+@pytest.mark.parametrize("element", ["bool", "int8", "float8_e4m3fn", "typed_key"])
+def test_one_wrong_element_of_a_result_shows_in_the_program(element: str) -> None:
+    payload = DataPayload(CALL, DataKind(element, "vector", "nested"))
+    value = jnp.float32(7)
+    leaves = flatten(payload.new(value))
+    assert payload.received(value, payload.new(value)) == 8
+    other = ~leaves[-1][1] if element == "bool" else leaves[-1][0]
+    wrong = [*leaves[:-1], leaves[-1].at[1].set(other)]
+    assert payload.received(value, payload.data.result_tree(wrong)) != 8
+
+
+def test_data_of_another_type_or_tree_are_refused() -> None:
+    payload = DataPayload(CALL, DataKind("int8", "vector", "pair"))
+    value = jnp.float32(7)
+    first, second = payload.new(value)
+    with pytest.raises(AssertionError, match="a result is int16"):
+        payload.received(value, (first, second.astype(jnp.int16)))
+    with pytest.raises(AssertionError, match="a tree like"):
+        payload.received(value, [first, second])
+    recorder = Recorder()
+    DataPayload(CALL, DataKind("int8", "scalar", "pair")).function("first", recorder)([np.float32(7), np.int8(1)])
+    assert [event.site for event in recorder.history().events] == ["first with a tree like [*, *] for one like (*, *)"]
+    for element, shape, structure in zip(ELEMENT_TYPES, [*SHAPES] * 4, [*STRUCTURES] * 3, strict=False):
+        assert parse_data(DataKind(element, shape, structure).name) == DataKind(element, shape, structure)
+    assert parse_data("int8-matrix") is parse_data("int8-cube-one") is None
+
+
+# Programs.
+
+
+def test_a_history_ends_when_all_devices_have_the_result(devices: list[jax.Device]) -> None:
+    returned, ran = threading.Event(), []
+
+    def slow(number: np.ndarray) -> np.ndarray:
+        # It ends with the deadline, unless the result was read before.
+        if number == 1:
+            returned.wait(0.3)
+        ran.append(int(number))
+        return np.float32(7)
+
+    def on_each(_: jax.Array) -> jax.Array:
+        return jax.pure_callback(slow, jax.ShapeDtypeStruct((), np.float32), jax.lax.axis_index("d"))
+
+    mesh = jax.sharding.Mesh(np.array(devices[:2]), "d")
+    program = jax.jit(
+        jax.shard_map(on_each, mesh=mesh, in_specs=PartitionSpec("d"), out_specs=PartitionSpec(), check_vma=False)
+    )
+    # JAX dispatches a program anew in C++ from its second run on.
+    jax.block_until_ready(program(np.zeros(2, np.float32)))
+    ran.clear()
+    (whole,) = _parts(program(np.zeros(2, np.float32)))
+    returned.set()
+    assert whole == 7 and sorted(ran) == [0, 1]
+
+
+@pytest.mark.contract("C69")
+def test_a_thread_lowers_several_programs_in_one_context_of_its_own() -> None:
+    made = several_times(object, 10)
+    seen: list[object] = []
+    barrier = threading.Barrier(2)
+
+    def make() -> None:
+        mine = [made() for _ in range(3)]
+        barrier.wait(DEADLINE)
+        # After the other thread has made its own.
+        seen.extend({*mine, made()})
+
+    threads = [threading.Thread(target=make) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert len(seen) == 2
+    assert seen[0] is not seen[1]

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from support.subprocesses import run_program
 from support.trace_files import Trace
 
 import hostcb as hcb
+from hostcb._runtime.observing import observers
 
 pytestmark = pytest.mark.contract("H22")
 
@@ -188,6 +190,19 @@ def test_traces_of_several_threads_each_have_everything(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(helpers.DEADLINE)
     assert [len(Trace(tmp_path / f"{number}.json").check().runs) for number in range(4)] == [200] * 4
+
+
+def test_a_run_begins_when_the_one_before_it_on_its_track_has_ended(tmp_path: Path) -> None:
+    """Its thread may have to wait between the begin that other observers see and its place on the device's track."""
+    callback = SimpleNamespace(name="f", kind=SimpleNamespace(name="call"))
+    program = SimpleNamespace(name="program")
+    host = SimpleNamespace(callback=callback, program=program, operand_avals=(), nbytes=0, about=None)
+    with hcb.trace(tmp_path / "trace.json"):
+        assert observers.on is not None
+        first, second = (observers.on.around(host, jax.devices()[0], (), lambda: None) for _ in range(2))
+        first()
+        second()
+    assert len(Trace(tmp_path / "trace.json").check().runs) == 2
 
 
 def test_callbacks_inside_of_callbacks_are_recorded(tmp_path: Path) -> None:

@@ -37,13 +37,13 @@ class HandedOver(tuple[Any, ...]):
 
 
 class Run:
-    """One run of a user function, from its begin; `arrays` are the operands that may be shown."""
+    """One run of a user function; `arrays` are the operands that may be shown."""
 
-    __slots__ = ("arrays", "begin", "device", "host", "number")
+    __slots__ = ("arrays", "device", "host", "number")
 
     def __init__(self, host: Observed, device: Any, arrays: Sequence[Any]) -> None:
         self.host, self.device, self.arrays = host, device, arrays
-        self.number, self.begin = next(_numbers), time.monotonic_ns()
+        self.number = next(_numbers)
 
 
 class Observer:

@@ -61,21 +61,21 @@ class Recorder(Observer):
         end = time.monotonic_ns()
         track = self._thread_track()
         args = {"device": device_name(device), "thread_id": _thread.ident}
-        self._slice(track, handed, end, host, "hand-over", f"hand over: {_title(host)}", args)
+        self._slice(track, handed.number, handed.begin, end, host, "hand-over", f"hand over: {_title(host)}", args)
         self._join(handed, "s", track, handed.begin)
 
-    def started(self, run: Run) -> tuple[Any, list[str]]:
+    def started(self, run: Run) -> tuple[Any, int, list[str]]:
         lane = None if run.device is None else self._take_lane(run)
-        return lane, [shown(array) for array in run.arrays] if self._values else []
+        # Not the run's own begin: the slice before it on this lane may have ended after that.
+        begin = time.monotonic_ns()
+        return lane, begin, [shown(array) for array in run.arrays] if self._values else []
 
-    def ended(self, run: Run, state: tuple[Any, list[str]], failure: BaseException | None) -> None:
+    def ended(self, run: Run, state: tuple[Any, int, list[str]], failure: BaseException | None) -> None:
         end = time.monotonic_ns()
-        lane, values = state
+        lane, begin, values = state
         # Only the outermost run on a lane has set its entry.
         if self._lanes.get(lane, (None, None))[1] is run:
             self._lanes.pop(lane, None)
-        if run.begin < self._begin:
-            return
         args: dict[str, Any] = {}
         if lane is None:
             track = self._thread_track()
@@ -89,11 +89,11 @@ class Recorder(Observer):
         if failure is not None:
             args["error"] = _brief(failure)
         args |= {"thread": _thread.name, "thread_id": _thread.ident}
-        failed = ",failed" if failure is not None else ""
-        self._slice(track, run, end, run.host, f"{run.host.callback.kind.name}{failed}", _title(run.host), args)
+        category = run.host.callback.kind.name + (",failed" if failure is not None else "")
+        self._slice(track, run.number, begin, end, run.host, category, _title(run.host), args)
         handed = run.arrays
         if isinstance(handed, HandedOver) and handed.begin >= self._begin:
-            self._join(handed, "f", track, run.begin)
+            self._join(handed, "f", track, begin)
 
     def _take_lane(self, run: Run) -> tuple[Any, int]:
         """Take the device's first lane without a run of another thread: slices of one track must not overlap."""
@@ -114,15 +114,16 @@ class Recorder(Observer):
     def _slice(
         self,
         track: int,
-        what: Run | HandedOver,
+        number: int,
+        begin: int,
         end: int,
         host: Observed,
         category: str,
         name: str,
         args: dict[str, Any],
     ) -> None:
-        args = {**_about(host), **args, "sequence": what.number - self._first}
-        where = {"ph": "X", "tid": track, "ts": self._ts(what.begin), "dur": (end - what.begin) / 1e3}
+        args = {**_about(host), **args, "sequence": number - self._first}
+        where = {"ph": "X", "tid": track, "ts": self._ts(begin), "dur": (end - begin) / 1e3}
         self.file.add(self.file.text({**where, "cat": category, "name": name, "args": args}))
 
     def _join(self, handed: HandedOver, end: Literal["s", "f"], track: int, moment: int) -> None:

@@ -60,12 +60,16 @@ def test_waits_for_threads_that_ended_and_results_that_were_dropped(name: str, k
     ran = len(record.all)
     gate.set()
     thread.join(DEADLINE)
+    covered = len(record.all)
     dispatcher.join(DEADLINE)
     assert returned.is_set(), "it should return when the callbacks have run"
     assert not early, f"it returned although a callback had not ended ({ran} had)"
-    wanted = len(layout.callers) * (2 if kind == "tap_behind_call" else 1)
-    assert len(record.all) == wanted, f"{len(record.all)} callbacks had run when it returned, but should {wanted}"
+    every = len(layout.callers) * (2 if kind == "tap_behind_call" else 1)
+    # Outside jit a call returns before the tap behind it is dispatched. The barrier may return between the two.
+    before = len(layout.callers) if name == "eager" else every
+    assert covered >= before, f"{covered} callbacks had run when it returned, but should {before}"
     hcb.barrier_wait()
+    assert len(record.all) == every
 
 
 def fills(context: Any, out: Any, x: Any, function: Any) -> None:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.helpers import DEADLINE
+from support.helpers import DEADLINE, wait_until
 from support.subprocesses import run_program
 
 import hostcb as hcb
@@ -101,7 +101,8 @@ def test_the_fast_dispatch_keeps_no_function_alive() -> None:
     gone = run()
     jax.clear_caches()
     gc.collect()
-    assert gone() is None
+    # The thread that ran the last tap has its value until it looks for the next one, which may be after the barrier.
+    wait_until(lambda: gone() is None)
 
 
 DISTRUST = """

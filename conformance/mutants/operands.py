@@ -179,8 +179,6 @@ MUTANTS = (
         (
             "id_tap/case.keeps_large_operands.jit/*",
             "call/case.keeps_large_operands.jit/*",
-            "id_tap/case.sizes.jit/*",
-            "io_callback/case.sizes.jit/*",
         ),
         at(Stage.CALLBACK, "torn operand"),
     ),

@@ -10,6 +10,7 @@ import functools
 import math
 import sys
 import types
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from .._runtime.dispatch.programs import Execution, Program
 from .._runtime.executions.executions import tracker
 from .._runtime.host import Host
 from .._spec import flags
-from .._spec.callback import HostCallback
+from .._spec.callback import HostCallback, Transforms
 from .._spec.kinds import Kind
 from .._spec.placement import check_reduced, position_among
 from .._threads.running import inside_callback, running
@@ -72,20 +73,21 @@ def run_eagerly(
     else:
         # With the operands' own dtypes, since NumPy gives a wider one to a number that JAX traced as a literal.
         arrays = [np.array(operand, dtype=aval.dtype) for operand, aval in zip(operands, avals, strict=True)]
-    program = Program([callback])
-    host = Host(callback, params["transforms"], avals, params["result_avals"], program)
-    if kind.identity and _is_handed_over(host, device, arrays):
+    if kind.identity and _is_handed_over(callback, params["transforms"], avals, device, arrays):
         results: Sequence[np.ndarray] = ()
-    elif kind.ordered:
-        program.keeps_order = True
-        execution = tracker.execution(program, devices, devices)
-        results = execution.dispatch.around(lambda: _run_in_order(execution, host, device, arrays))
-    elif kind.pure:
-        # Its host leaves the mesh of `jax.set_mesh` by itself.
-        results = _run(host, device, arrays)
     else:
-        with _compat.without_mesh():
-            results = tracker.run_without_order(program, device, lambda: _run(host, device, arrays))
+        program = Program([callback])
+        host = Host(callback, params["transforms"], avals, params["result_avals"], program)
+        if kind.ordered:
+            program.keeps_order = True
+            execution = tracker.execution(program, devices, devices)
+            results = execution.dispatch.around(lambda: _run_in_order(execution, host, device, arrays))
+        elif kind.pure:
+            # Its host leaves the mesh of `jax.set_mesh` by itself.
+            results = _run(host, device, arrays)
+        else:
+            with _compat.without_mesh():
+                results = tracker.run_without_order(program, device, lambda: _run(host, device, arrays))
     if kind.identity:
         waiting.cover_by_effects_barrier(device, tracker.drain)
         return [operand if isinstance(operand, jax.Array) else _as_array(operand) for operand in operands]
@@ -145,7 +147,9 @@ def _as_array(literal: Any) -> Any:
         return jnp.asarray(literal, dtype=aval.dtype)
 
 
-def _is_handed_over(host: Host, device: Any, arrays: Sequence[np.ndarray]) -> bool:
+def _is_handed_over(
+    callback: HostCallback, transforms: Transforms, avals: Sequence[Any], device: Any, arrays: Sequence[np.ndarray]
+) -> bool:
     """Queue a value in one step if nothing is known to run; if not, return False.
 
     Nobody can wait for a tap that does not wait itself, so there is no execution. A program of another thread that
@@ -154,8 +158,23 @@ def _is_handed_over(host: Host, device: Any, arrays: Sequence[np.ndarray]) -> bo
     """
     if flags.inline.value or not tracker.is_quiet():
         return False
+    host = _host_of_tap(callback, transforms, avals)
     tracker.admit_program(host.program, nested=False)
     return host.offer(device, arrays)
+
+
+def _host_of_tap(callback: HostCallback, transforms: Transforms, avals: Sequence[Any]) -> Host:
+    """Return the host of a tap: that of its last value, if that waits and was of the same types.
+
+    Where taps follow each other outside jit, many values wait, and a host with a program for each would cost more than
+    all the rest of the queue. The queue keeps the host alive, and the host the callback, so the callback may not.
+    """
+    kept: weakref.ref[Host] | None = callback.__dict__.get("last_host")
+    host = None if kept is None else kept()
+    if host is None or host.transforms != transforms or host.operand_avals != tuple(avals):
+        host = Host(callback, transforms, avals, (), Program([callback]))
+        callback.__dict__["last_host"] = weakref.ref(host)
+    return host
 
 
 def _run_in_order(execution: Execution, host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]:
@@ -210,10 +229,14 @@ def _devices(operands: Sequence[Any]) -> list[Any]:
     """Return the devices of the operands' mesh, in its order; as in jit, committed operands decide."""
     arrays = [operand for operand in operands if isinstance(operand, jax.Array)]
     if arrays:
-        sharding = min(arrays, key=lambda array: not array.committed).sharding
+        deciding = arrays[0] if len(arrays) == 1 else min(arrays, key=lambda array: not array.committed)
+        sharding = deciding.sharding
+        devices = list(sharding.device_set)
+        if len(devices) == 1:
+            return devices
         if isinstance(sharding, jax.sharding.NamedSharding) and not sharding.mesh.empty:
             return list(sharding.mesh.devices.flat)
-        return sorted(sharding.device_set, key=lambda device: device.id)
+        return sorted(devices, key=lambda device: device.id)
     # Without operands, the default device.
     return list(jnp.zeros(()).devices())
 

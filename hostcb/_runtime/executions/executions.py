@@ -143,8 +143,11 @@ class ExecutionTracker:
     def admit_program(self, program: Program, nested: bool) -> None:
         """As `admit`, and note who starts the program, for the exit."""
         self.admit(program)
-        other_thread = threading.get_ident() != MAIN and not nested
-        program.awaited = program.awaited or not (other_thread and threading.current_thread().daemon)
+        if program.awaited:
+            return
+        # Only ever set: another thread may start the program at the same time.
+        if nested or threading.get_ident() == MAIN or not threading.current_thread().daemon:
+            program.awaited = True
 
     def admit(self, subject: Any) -> None:
         """Refuse `subject`, a program or a callback, if another thread than that which ends the process starts it now.

@@ -148,7 +148,7 @@ def is_no_array(leaf: Any) -> bool:
 
 def _is_value(leaf: Any) -> bool:
     """Return whether `leaf` is a JAX value."""
-    if _compat.is_ref(leaf):
+    if isinstance(leaf, (jax.core.Tracer, jax.Array)) or _compat.is_ref(leaf):
         # A part of a mutable array has a value, but `jax.typeof` refuses it.
         return True
     try:

@@ -75,6 +75,7 @@ class Flag(Generic[T]):
         self.listeners: list[Callable[[T], None]] = []
         if name not in absl_flags.FLAGS:
             define(name, self._default, text)
+        self._flag = absl_flags.FLAGS[name]
         _compat.register_config_option(name, self)
 
     def _set(self, value: Any) -> None:
@@ -88,7 +89,7 @@ class Flag(Generic[T]):
         if self._chosen is not None:
             return self._chosen
         # An absl flag has its default until the command line is parsed.
-        absl_value = absl_flags.FLAGS[self.name].value
+        absl_value = self._flag.value
         if absl_value is not self._absl_value:
             self._parsed = self._parse(self.name, str(absl_value))
             self._absl_value = absl_value

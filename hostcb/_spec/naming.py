@@ -59,6 +59,7 @@ def describe(function: Callable[..., Any], called_at: str = "") -> str:
     return f"{name} ({_seen(code.co_filename)}:{code.co_firstlineno})"
 
 
+@functools.cache
 def is_installed(file: str) -> bool:
     """Return whether a file of Python is of an installed package or of Python itself, and not of the user's program."""
     return file.startswith(_INSTALLED) or "site-packages" in file or "dist-packages" in file

@@ -15,8 +15,7 @@ from typing import Any
 
 from ..model.transforms import TRANSFORMS
 from .cells import Plan, ProgramCell
-from .covering import pairs_of
-from .selection import Choice, covering_of, row_of, why_not
+from .selection import Choice, covering_of, pairs_in, why_not
 
 LENGTHS = (1, 2, 3, 4)
 
@@ -102,13 +101,13 @@ def coverage_of(
     cells = [c for c in plan.cells if isinstance(c, ProgramCell) and c.implementation == implementation]
     covering = covering_of(implementation, platform, tuple(device_counts), choice)
     space = covering.space
-    covered = {pair for cell in cells if (row := row_of(cell)) for pair in pairs_of(row)}
+    covered = {pair for cell in cells for pair in pairs_in(cell)}
     # These pairs are in no other cell: on a release that lacks nothing they are covered.
     left_out = {
         pair: cell.lacking or ""
         for cell in plan.lacking
-        if cell.implementation == implementation and (row := row_of(cell))
-        for pair in pairs_of(row)
+        if cell.implementation == implementation
+        for pair in pairs_in(cell)
     }
     by_axes: list[AxesCoverage] = []
     for a, b in itertools.combinations(range(len(space.names)), 2):

@@ -107,22 +107,22 @@ class Covering:
     def missing(self) -> set[Pair]:
         return set(self.space.pairs()) - self.covered - self.excluded.keys()
 
-    def add(self, row: Row) -> None:
-        self.covered.update(pairs_of(row))
-        places = set(enumerate(row))
-        for place in places:
-            self.partners.setdefault(place, set()).update(places)
+    def add(self, pairs: Sequence[Pair]) -> None:
+        self.covered.update(pairs)
+        for a, left, b, right in pairs:
+            self.partners.setdefault((a, left), set()).add((b, right))
+            self.partners.setdefault((b, right), set()).add((a, left))
 
 
 def pairs_of(row: Row) -> list[Pair]:
     return [(a, row[a], b, row[b]) for a, b in itertools.combinations(range(len(row)), 2)]
 
 
-def cover(space: Space, present: Iterable[Row], seed: int) -> Covering:
-    """Add rows to those present until they cover every pair that fits in a row."""
+def cover(space: Space, present: Iterable[Sequence[Pair]], seed: int) -> Covering:
+    """Rows that cover every pair that fits in a row and is not among those present."""
     covering = Covering(space)
-    for row in present:
-        covering.add(row)
+    for pairs in present:
+        covering.add(pairs)
     randomness = random.Random(seed)
     # Axes with the largest products first: their rows also cover most other pairs.
     waiting = space.pairs()
@@ -139,7 +139,7 @@ def cover(space: Space, present: Iterable[Row], seed: int) -> Covering:
             covering.excluded[pair] = found
         else:
             covering.rows.append(found)
-            covering.add(found)
+            covering.add(pairs_of(found))
     return covering
 
 

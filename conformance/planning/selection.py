@@ -15,11 +15,14 @@ from ..spec.callbacks import Callback
 from ..spec.configurations import CONTEXTS, X64
 from ..spec.data import EXACT, PLAIN, DataKind
 from ..spec.topology import CPU_CONFIGURATIONS, DEFAULT, Topology
-from .axes import NONE, program_of, space_of
+from .axes import AXES, NONE, program_of, space_of
 from .cells import Cell, Plan, ProgramCell, make_whole_plan, parse_cell
-from .covering import Covering, Row, cover
+from .covering import Covering, Pair, Row, cover, pairs_of
 from .eligibility import ineligible
 from .jax_limits import SHOWN_BY, limit_of_devices, limit_of_program
+from .sampling import ONLY_BATCHED
+
+CALLBACK, INNER = AXES.index("callback"), AXES.index("inner")
 
 CPU_DEVICE_COUNTS = (1, 2, 4, 8)
 
@@ -109,8 +112,24 @@ def _of_each(implementation: str, platform: str, device_counts: Sequence[int]) -
 def covering_of(implementation: str, platform: str, device_counts: tuple[int, ...], choice: Choice) -> Covering:
     """The rows that cover, with the planned programs, every pair of values of two axes."""
     planned = make_whole_plan([implementation], _ends(platform, device_counts))
-    present = [row for cell in planned.cells if (row := row_of(cell))]
+    present = map(pairs_in, planned.cells)
     return cover(space_of(implementation, platform, device_counts, choice.full), present, choice.seed)
+
+
+def pairs_in(cell: Cell) -> list[Pair]:
+    """The pairs of values that the cell covers."""
+    row = row_of(cell)
+    if row is None:
+        return []
+    callback, outer, inner, *_ = row
+    pairs = pairs_of(row)
+    if inner == NONE:
+        # A transform alone is the outermost one, and the one next to the callback.
+        pairs.append((CALLBACK, callback, INNER, outer))
+    if callback == "pure_callback" and "vmap" not in (outer, inner):
+        # Without vmap all its methods are the same.
+        pairs += [(a, method, b, value) for a, _, b, value in pairs if a == CALLBACK for method in ONLY_BATCHED]
+    return pairs
 
 
 def row_of(cell: Cell) -> Row | None:

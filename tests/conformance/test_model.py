@@ -20,7 +20,7 @@ def predict(program: str, callback: str = "id_tap", devices: int = 2) -> Predict
     return Program(tuple(program.split("."))).prediction(CALLBACKS[callback], devices, inputs=[3.0])
 
 
-# The base function at x: first 2x+1, unused 4x+3, last (2x+1)x, which is the result.
+# The base function at x: first 2x+1, unused 4x+3, last (2x+1)x, which is the result. A loop adds to x.
 AT_3 = [("first", 7.0), ("unused", 15.0), ("last", 21.0)]
 AT_4 = [("first", 9.0), ("unused", 19.0), ("last", 36.0)]
 END = [("forward_end", 21.0)]
@@ -30,17 +30,17 @@ END = [("forward_end", 21.0)]
     ("program", "expected", "result"),
     [
         ("eager", AT_3, 21),
-        ("while_body", AT_3 + AT_4, 21 + 36),
+        ("while_body", AT_3 + AT_4, 3 + 21 + 36),
         ("grad", AT_3 + END, 4 * 3 + 1),
         # A checkpoint runs again after the forward pass; inside a loop it is replayed backwards.
         ("grad.remat", AT_3 + END + AT_3, 4 * 3 + 1),
-        ("grad.scan.remat", [*AT_3, *AT_4, ("forward_end", 57.0), *AT_4, *AT_3], 13 + (4 * 4 + 1)),
+        ("grad.scan.remat", [*AT_3, *AT_4, ("forward_end", 60.0), *AT_4, *AT_3], 1 + 13 + (4 * 4 + 1)),
         ("grad.custom_vjp", [*AT_3, *END, ("cotangent", 1.0)], 2),
         ("jvp.custom_jvp", [*AT_3, ("tangent", 1.0)], 21 + 2),
         # Both branches run, that for False first; element 3 is odd and sees x, element 4 is even and sees x + 6.
         ("vmap.cond", [("first", [19.0, 21.0]), ("first", [7.0, 9.0])], 21 + 10 * 21),
         # An element that has finished keeps its state: element 3 takes two steps, element 4 one.
-        ("vmap.while_body", [("first", [7.0, 9.0]), ("first", [13.0, 15.0])], (21 + 13 * 6) + 36),
+        ("vmap.while_body", [("first", [7.0, 9.0]), ("first", [13.0, 15.0])], (3 + 21 + 13 * 6) + (4 + 36)),
     ],
 )
 def test_numbers_computed_by_hand(program: str, expected: list[tuple[str, object]], result: float) -> None:

@@ -15,8 +15,10 @@ from conformance.implementations import callbacks_asked_of, callbacks_of, why_no
 from conformance.implementations.jax import Jax
 from conformance.model.programs import all_programs
 from conformance.model.transforms import TRANSFORMS
+from conformance.planning.axes import AXES
 from conformance.planning.cells import CaseCell, Plan, ProgramCell, UnknownCellError, make_plan, parse_cell
 from conformance.planning.coverage import coverage_of
+from conformance.planning.covering import pairs_of
 from conformance.planning.keywords import KeywordError, any_of, matcher
 from conformance.planning.plan_file import PlanFileError, read_plan
 from conformance.planning.sampling import ONLY_BATCHED
@@ -24,6 +26,7 @@ from conformance.planning.selection import (
     CPU_DEVICE_COUNTS,
     Choice,
     covering_of,
+    pairs_in,
     plan_of,
     row_of,
     why_not,
@@ -110,15 +113,36 @@ def test_every_callback_meets_every_transform_and_cells_of_jax_are_cells_of_host
         assert cell.callback_name not in of_jax or (isinstance(cell, CaseCell) and cell.case.functions), cell.id
 
 
+@pytest.mark.parametrize(
+    ("cell_id", "further"),
+    [
+        ("hostcb/call/vmap.scan/cpu-8dev", set()),
+        ("hostcb/call/scan/cpu-8dev", {("call", "inner", "scan")}),
+        ("jax/pure_callback/vmap/cpu-8dev", {("pure_callback", "inner", "vmap")}),
+    ],
+)
+def test_pairs_that_are_in_no_row(cell_id: str, further: set[tuple[str, str, str]]) -> None:
+    cell = parse_cell(cell_id)
+    row = row_of(cell)
+    assert row is not None
+    pairs, of_row = pairs_in(cell), pairs_of(row)
+    assert {(left, AXES[b], right) for _, left, b, right in pairs if (_, left, b, right) not in of_row} == further
+
+
+def test_methods_are_the_same_without_vmap() -> None:
+    cell = parse_cell("jax/pure_callback/scan/cpu-8dev")
+    assert {(0, method, AXES.index("outer"), "scan") for method in ONLY_BATCHED} <= {*pairs_in(cell)}
+
+
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_what_is_covered(cpu_plan: Plan, implementation: str) -> None:
     """Every pair of values of two axes and every composition of two, or the reason why not."""
     coverage = coverage_of(cpu_plan, implementation, "cpu", CPU_DEVICE_COUNTS, Choice())
-    rows = [row_of(cell) for cell in cpu_plan.cells if cell.implementation == implementation]
+    covered = {pair for cell in cpu_plan.cells if cell.implementation == implementation for pair in pairs_in(cell)}
     axes = list(coverage.values)
     for pairs in coverage.pairs:
         a, b = (axes.index(axis) for axis in pairs.axes)
-        seen = {(row[a], row[b]) for row in rows if row}
+        seen = {(left, right) for one, left, other, right in covered if (one, other) == (a, b)}
         values = set(itertools.product(*(coverage.values[axis] for axis in pairs.axes)))
         assert not pairs.missing, pairs.axes
         assert pairs.covered == pairs.possible == len(seen & values)

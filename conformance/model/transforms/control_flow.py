@@ -28,11 +28,6 @@ SCAN_STEPS = 2
 FORI_STEPS = 3
 
 
-def _zero_like(x: jax.Array) -> jax.Array:
-    # Not `zeros_like`: inside shard_map the start of a carry must vary over the mesh as x does.
-    return x - x
-
-
 def _odd(x: jax.Array) -> jax.Array:
     """1 or 0 from the first element, so that a predicate depends on the data, and so on the batch element."""
     return jax.lax.rem(jax.lax.stop_gradient(x).ravel()[0], np.float32(2))
@@ -43,7 +38,8 @@ def _while_loop(unfinished: Callable[[LoopState], jax.Array], body: Callable[[Lo
 
     def looped(x: jax.Array) -> jax.Array:
         limit = _odd(x) + np.float32(1)
-        start = (_zero_like(limit), limit, _zero_like(x), x)
+        # Inside shard_map the start of a carry must vary over the mesh as x does, and a zero does not.
+        start = (limit - limit, limit, x, x)
         _, _, total, _ = jax.lax.while_loop(unfinished, body, start)
         return total
 
@@ -51,16 +47,19 @@ def _while_loop(unfinished: Callable[[LoopState], jax.Array], body: Callable[[Lo
 
 
 def _add_step(function: JaxFunction, state: State, offset: jax.Array) -> State:
-    """One step of a loop that sums the function over operands with offsets."""
+    """One step of a loop that adds the function of operands with offsets to the operand.
+
+    A sum that begins with the operand needs no zero, which would be a kernel more to compile.
+    """
     total, x = state
     return total + function(x + offset), x
 
 
 def _model_loop(function: ModelFunction, stride: float, steps: int) -> ModelFunction:
-    """The sum of the function over a fixed number of operands with offsets."""
+    """The operand and the function of a fixed number of operands with offsets, added up."""
 
     def looped(world: World, x: Value) -> Value:
-        total = x - x
+        total = x
         for step in range(steps):
             total = total + function(world.in_program(), x + step * stride)
         return total
@@ -77,7 +76,7 @@ def _while_source(name: str, unfinished: str, body: str) -> str:
     return f"""\
 def {name}(x):
     limit = {_ODD_SOURCE} + 1
-    return jax.lax.while_loop({unfinished}, {body}, (limit - limit, limit, x - x, x))[2]"""
+    return jax.lax.while_loop({unfinished}, {body}, (limit - limit, limit, x, x))[2]"""
 
 
 class Scan:
@@ -92,7 +91,7 @@ class Scan:
             return _add_step(function, state, offset), None
 
         def scanned(x: jax.Array) -> jax.Array:
-            (total, _), _ = jax.lax.scan(step, (_zero_like(x), x), jnp.asarray(offsets))
+            (total, _), _ = jax.lax.scan(step, (x, x), jnp.asarray(offsets))
             return total
 
         return scanned
@@ -107,7 +106,7 @@ def {place.helper}(state, offset):
     return (total + {function}(x + offset), x), None
 
 def {place.name}(x):
-    (total, _), _ = jax.lax.scan({place.helper}, (x - x, x), jnp.asarray({offsets_source(SCAN_STEPS, stride)}))
+    (total, _), _ = jax.lax.scan({place.helper}, (x, x), jnp.asarray({offsets_source(SCAN_STEPS, stride)}))
     return total"""
 
 
@@ -121,7 +120,7 @@ class ForiLoop:
             return _add_step(function, state, jnp.float32(step) * np.float32(stride))
 
         def looped(x: jax.Array) -> jax.Array:
-            total, _ = jax.lax.fori_loop(0, FORI_STEPS, body, (_zero_like(x), x))
+            total, _ = jax.lax.fori_loop(0, FORI_STEPS, body, (x, x))
             return total
 
         return looped
@@ -136,7 +135,7 @@ def {place.helper}(step, state):
     return total + {function}(x + jnp.float32(step) * {int(stride)}), x
 
 def {place.name}(x):
-    return jax.lax.fori_loop(0, {FORI_STEPS}, {place.helper}, (x - x, x))[0]"""
+    return jax.lax.fori_loop(0, {FORI_STEPS}, {place.helper}, (x, x))[0]"""
 
 
 class WhileBody:
@@ -162,7 +161,7 @@ class WhileBody:
         def looped(world: World, x: Value) -> Value:
             limit = x.first().remainder(2) + 1.0
             world = world.in_program(batched_predicate=bool(limit.levels))
-            step, total = limit - limit, x - x
+            step, total = limit - limit, x
             while (unfinished := step.less(limit)).data.any():
                 # With a batched predicate the body runs for every batch element. A finished one keeps
                 # its state, and its callbacks still see that state.
@@ -209,7 +208,7 @@ class WhileCond:
             limit = x.first().remainder(2) + 1.0
             world = world.in_program(batched_predicate=bool(limit.levels))
             condition = replace(world, batched_condition=world.batched_condition or bool(limit.levels))
-            step, total = limit - limit, x - x
+            step, total = limit - limit, x
             while True:
                 # A predicate has no derivative: the condition sees primal values only.
                 function(condition, x.primal() + step * stride)

@@ -10,11 +10,11 @@ from typing import Any
 
 from ..engine.options import ConflictingOptionsError
 from ..engine.progress import Progress
-from ..expectations.entries import load_expectations
+from ..expectations.entries import Expectation, load_expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..releases.environments import Installer, Release, ReleaseError
 from ..releases.journal import RunJournal
-from ..releases.table import problems_of, table_of
+from ..releases.table import known_failures, problems_of, table_of
 from ..releases.trying import run_cells
 from .helping import add_command
 from .release_options import add_options, cells_of, conditions, running
@@ -31,6 +31,7 @@ def add_parser(commands: Any) -> None:
             "0.6.2 0.7.0 0.8.3",
             "0.8.0.. -k 'jax and ordered'",
             "0.6.0..0.8.3 --resume",
+            "0.8.3 0.10.2 0.12.0.1 --known-failures",
         ],
         {
             0: "all cells ran with all releases",
@@ -54,6 +55,7 @@ def add_parser(commands: Any) -> None:
         help="this cell, or those in a file, as `list --plan` prints it; may be repeated",
     )
     add("--expectations", type=Path, metavar="FILE", help="known failures of these releases: others are an error")
+    add("--known-failures", action="store_true", help="one cell of each known failure, with its report in the table")
     add_options(parser, "results/releases")
 
 
@@ -63,7 +65,8 @@ def main(options: argparse.Namespace) -> int:
     expected = load_expectations(options.expectations) if options.expectations else None
     # An old release has JAX's own callbacks alone.
     options.implementations = options.implementations or ["jax"]
-    cells = cells_of(options, options.cell_ids)
+    known = _known_cells(options) if options.known_failures else {}
+    cells = [*known] or cells_of(options, options.cell_ids)
     outcomes: dict[tuple[Release, str], Outcome] = {}
     problems: list[str] = []
     with running(options) as (installer, journal):
@@ -87,9 +90,24 @@ def main(options: argparse.Namespace) -> int:
         raise ReleaseError(problems[0])
     problems += problems_of(outcomes, cells, expected) if expected else ()
     print(table_of(outcomes, cells, problems).markdown(), end="")
+    if known:
+        print(known_failures(outcomes, known), end="")
     for problem in problems:
         print(f"ERROR: {problem}", file=sys.stderr)
     return WORSE if problems else 0
+
+
+def _known_cells(options: argparse.Namespace) -> dict[str, Expectation]:
+    """The first planned cell of each known failure of the platform, with that failure."""
+    if options.cell_ids or options.patterns:
+        raise ConflictingOptionsError("--known-failures chooses the cells: leave out --cell and -k")
+    from ..engine.preparation import known_failures_of, plan_of
+
+    # Processes of one cell have the interpreter of the run.
+    planned = [cell.id for cell in plan_of(options).cells if cell.topology.processes == 1]
+    known = load_expectations(known_failures_of(options.platform))
+    found = ((next(filter(entry.matches, planned), None), entry) for entry in known.entries)
+    return {cell: entry for cell, entry in found if cell}
 
 
 def releases_of(words: Sequence[str], installer: Installer) -> list[Release]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from ..expectations.entries import Expectations
+from ..expectations.entries import Expectation, Expectations
 from ..oracle.verdicts import Outcome
-from ..reports.table import Column, Row, Seen, Table
+from ..reports.markup import code, grid, link, text
+from ..reports.table import NOT_RUN, Column, Row, Seen, Table, consecutive
+from ..reports.visible import visible
 from .environments import Release
 
 Outcomes: TypeAlias = Mapping[tuple[Release, str], Outcome]
@@ -24,6 +26,19 @@ def table_of(outcomes: Outcomes, cells: Sequence[str], problems: Sequence[str] =
     seen = {place: Seen.of(outcome.words, outcome.reason) for place, outcome in outcomes.items()}
     rows = tuple(Row(cell, tuple(seen.get((release, cell)) for release in columns)) for cell in cells)
     return Table(tuple(Column(release.label) for release in columns), rows, True, tuple(problems))
+
+
+def known_failures(outcomes: Outcomes, known: Mapping[str, Expectation]) -> str:
+    """A table of known failures: of each its report, its cell, and the outcome of the cell by release."""
+    rows = []
+    for cell, entry in known.items():
+        words = {
+            release.label: outcomes[release, cell].words for release in tried(outcomes) if (release, cell) in outcomes
+        }
+        periods = (f"{what} with {where}" for where, what in consecutive([*words], [*words.values()]))
+        rows.append([link(entry.link), code(cell), text(", ".join(periods) or NOT_RUN)])
+    lines = ["", "## Known failures", "", *grid(["report", "cell", "outcomes"], rows)]
+    return visible("\n".join(lines) + "\n")
 
 
 def problems_of(outcomes: Outcomes, cells: Sequence[str], expectations: Expectations) -> Iterator[str]:

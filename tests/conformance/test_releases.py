@@ -218,3 +218,21 @@ def test_what_a_release_lacks_is_unsupported_and_a_failure_leaves_nothing(
 def test_the_list_of_old_cells_has_all_that_is_expected_of_them() -> None:
     cells = [cell.id for cell in read_plan(ROOT / "ci" / "old_releases.txt")]
     assert load_expectations(EXPECTATIONS / "cpu-old.toml").unmatched(cells) == ()
+
+
+def test_each_known_failure_has_its_report_and_its_releases(
+    ran: list[tuple[str, str]], wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--known-failures", "--find-links", str(wheels), "--results", str(tmp_path))
+    assert commands.main(["releases", "0.6.1..0.6.2", *arguments]) == 0
+    entries = load_expectations(EXPECTATIONS / "cpu.toml").entries
+    cells = dict.fromkeys(cell for _, cell in ran)
+    # One of each entry about JAX's own callbacks that the installed JAX's plan has.
+    assert all(sum(entry.matches(cell) for cell in cells) <= 1 for entry in entries)
+    rows = [line for line in capsys.readouterr().out.partition("## Known failures")[2].splitlines() if "jax/" in line]
+    assert len(rows) == len(cells) > 30
+    hang = next(row for row in rows if "case.raises_in_one_process" in row)
+    assert hang.startswith("| <https://github.com/jax-ml/jax/issues/37587> | `jax/pure_callback/")
+    assert hang.endswith("| pass with 0.6.1 to 0.6.2 |")
+    assert commands.main(["releases", "0.6.2", "-k", "vmap", *arguments]) == 2
+    assert "--known-failures chooses the cells: leave out --cell and -k" in capsys.readouterr().err

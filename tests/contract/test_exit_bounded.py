@@ -137,7 +137,9 @@ def host(value):
             time.sleep(0.002)
 
 def start():
-    jax.block_until_ready(program(x))
+    result = program(x)
+    # Not in `block_until_ready`: jaxlib's wait may take Python's lock after the interpreter's end, which ends the process.
+    threading.Event().wait()
 
 threading.Thread(target=start, daemon=True).start()
 begun.wait(30)

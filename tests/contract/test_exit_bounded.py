@@ -138,7 +138,7 @@ def host(value):
 
 def start():
     result = program(x)
-    # Not in `block_until_ready`: jaxlib's wait may take Python's lock after the interpreter's end, which ends the process.
+    # Not in `block_until_ready`: jaxlib's wait may take Python's lock after the interpreter's end, and crash.
     threading.Event().wait()
 
 threading.Thread(target=start, daemon=True).start()

@@ -38,6 +38,9 @@ MOST_COMPILED = 16
 
 PACKAGE = __name__.partition(".")[0]
 
+# The hosts of taps whose values wait. The queue keeps a host alive, and the host its callback, so no other has this id.
+_waiting: weakref.WeakValueDictionary[tuple[Any, ...], Host] = weakref.WeakValueDictionary()
+
 
 def run_eagerly(
     primitive: Any,
@@ -63,7 +66,7 @@ def run_eagerly(
     else:
         avals = list(map(jax.typeof, operands))
         check_reduced(callback, avals)
-    devices = _devices(operands)
+    devices = list(_deciding(operands).sharding.device_set) if on_one_device and operands else _devices(operands)
     if kind.pure and not any(math.prod(aval.shape) for aval in params["result_avals"]):
         # There is nothing to compute, so a program does not call back either (X2).
         return _placed([np.zeros(aval.shape, aval.dtype) for aval in params["result_avals"]], operands, devices)
@@ -90,7 +93,7 @@ def run_eagerly(
                 results = tracker.run_without_order(program, device, lambda: _run(host, device, arrays))
     if kind.identity:
         waiting.cover_by_effects_barrier(device, tracker.drain)
-        return [operand if isinstance(operand, jax.Array) else _as_array(operand) for operand in operands]
+        return operands if on_one_device else [x if isinstance(x, jax.Array) else _as_array(x) for x in operands]
     if not results:
         return []
     _check_values(kind, results)
@@ -164,16 +167,15 @@ def _is_handed_over(
 
 
 def _host_of_tap(callback: HostCallback, transforms: Transforms, avals: Sequence[Any]) -> Host:
-    """Return the host of a tap: that of its last value, if that waits and was of the same types.
+    """Return the host of a tap: that of a value which waits, if its callback and types are the same.
 
     Where taps follow each other outside jit, many values wait, and a host with a program for each would cost more than
-    all the rest of the queue. The queue keeps the host alive, and the host the callback, so the callback may not.
+    all the rest of the queue.
     """
-    kept: weakref.ref[Host] | None = callback.__dict__.get("last_host")
-    host = None if kept is None else kept()
-    if host is None or host.transforms != transforms or host.operand_avals != tuple(avals):
-        host = Host(callback, transforms, avals, (), Program([callback]))
-        callback.__dict__["last_host"] = weakref.ref(host)
+    key = (id(callback), transforms, *avals)
+    host = _waiting.get(key)
+    if host is None:
+        host = _waiting[key] = Host(callback, transforms, avals, (), Program([callback]))
     return host
 
 
@@ -225,18 +227,19 @@ def _is_addressable(operand: Any) -> bool:
     return not isinstance(operand, jax.Array) or operand.is_fully_addressable
 
 
+def _deciding(arrays: Sequence[Any]) -> Any:
+    """Return the array on whose devices the callback runs: as in jit, committed operands decide."""
+    return arrays[0] if len(arrays) == 1 else min(arrays, key=lambda array: not array.committed)
+
+
 def _devices(operands: Sequence[Any]) -> list[Any]:
-    """Return the devices of the operands' mesh, in its order; as in jit, committed operands decide."""
+    """Return the devices of the operands' mesh, in its order."""
     arrays = [operand for operand in operands if isinstance(operand, jax.Array)]
     if arrays:
-        deciding = arrays[0] if len(arrays) == 1 else min(arrays, key=lambda array: not array.committed)
-        sharding = deciding.sharding
-        devices = list(sharding.device_set)
-        if len(devices) == 1:
-            return devices
+        sharding = _deciding(arrays).sharding
         if isinstance(sharding, jax.sharding.NamedSharding) and not sharding.mesh.empty:
             return list(sharding.mesh.devices.flat)
-        return sorted(devices, key=lambda device: device.id)
+        return sorted(sharding.device_set, key=lambda device: device.id)
     # Without operands, the default device.
     return list(jnp.zeros(()).devices())
 

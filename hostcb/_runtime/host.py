@@ -52,7 +52,6 @@ class Host:
         program: Program,
     ):
         self.callback = callback
-        self.transforms = transforms
         self.operand_avals = tuple(operand_avals)
         self.result_avals = tuple(result_avals)
         self.program = program

@@ -87,17 +87,19 @@ def test_taps_that_wait_outside_jit_have_one_host_which_ends_with_them() -> None
 
 
 @pytest.mark.contract("H7", "H29")
-def test_waiting_taps_of_one_function_have_the_types_and_the_transforms_of_their_own() -> None:
+def test_waiting_taps_have_the_function_the_types_and_the_transforms_of_their_own() -> None:
     record, before = Record(), hcb.stats()
-    function = record.labelled("one")
+    function, other = record.labelled("one"), record.labelled("other")
     vector = np.arange(4, dtype=np.float32)
     with held_up():
         for value in (jnp.float32(1), jnp.asarray(vector)):
             hcb.id_tap(function, value)
         jax.vmap(lambda x: hcb.id_tap(function, x))(vector)
-        hcb.id_tap(function, jnp.asarray(vector))
-    assert record.values == [1, *[vector.tolist()] * 3]
+        for each in (function, other):
+            hcb.id_tap(each, jnp.asarray(vector))
+    assert record.labels == [*["one"] * 4, "other"]
+    assert record.values == [1, *[vector.tolist()] * 4]
     batched = (("batch", {"batch_dims": (0,)}),)
-    assert record.transforms == [(), (), batched, ()]
+    assert record.transforms == [(), (), batched, (), ()]
     counted = (hcb.stats() - before)[jax.devices()[0]]
-    assert counted.bytes == 4 + 4 + 3 * vector.nbytes, "of the value that holds up, and of the four"
+    assert counted.bytes == 4 + 4 + 4 * vector.nbytes, "of the value that holds up, and of the five"

@@ -110,6 +110,14 @@ def test_each_program_has_its_turn_in_each_round() -> None:
     assert [turn[0] for turn in _runs(turns)] == ["a", "b", "a", "b"], _runs(turns)[:8]
 
 
+def test_no_barrier_comes_between_the_runs_that_warm_a_program_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each would wake the thread of the taps' queue, and so would the next slice have too few runs.
+    calls: list[str] = []
+    monkeypatch.setattr(measuring, "barrier", lambda: calls.append("barrier"))
+    measuring.measure({"a": lambda: calls.append("run")}, rounds=1, callbacks=1)
+    assert calls[:5] == [*["run"] * 4, "barrier"]
+
+
 def _runs(text: str) -> list[str]:
     """The text cut where the letter changes."""
     cut: list[str] = []

@@ -1,8 +1,9 @@
-"""Advice for usual slips, the last line of an error (H32): a function for `jax.Array`s, a result in another form."""
+"""Advice for usual slips, the last line of an error (H32): arguments that a function does not take, another result."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from .._spec.callback import LEAF, HostCallback
 from .._spec.kinds import Kind
+from .._spec.naming import shown
 
 # The attribute of an exception that has the advice, which is a note of it, too.
 _ADVICE = "_hostcb_advice"
@@ -31,11 +33,11 @@ _OF_ARRAYS = (
 )
 
 
-def advise(kind: Kind, failure: BaseException) -> None:
+def advise(callback: HostCallback, failure: BaseException) -> None:
     """Add a note to an error that other arguments would not have raised."""
     # The attributes of a class of the user's may be of any type, and reading them may raise any exception.
     with contextlib.suppress(Exception):
-        note = _of_attributes(kind, failure) or _of_tracers(failure)
+        note = _of_attributes(callback.kind, failure) or _of_tracers(failure) or _of_call(callback, failure)
         # A function may raise the same exception again and again.
         if note is not None and note not in getattr(failure, "__notes__", ()):
             failure.add_note(note)
@@ -68,6 +70,19 @@ def _of_tracers(failure: BaseException) -> str | None:
     return "The callback uses a value of a function that JAX was tracing: pass that value to it as an operand."
 
 
+def _of_call(callback: HostCallback, failure: BaseException) -> str | None:
+    """Return the note for a function that does not take what the program passes: an option by mistake, or nothing."""
+    if callback.kind.one_argument or not isinstance(failure, TypeError):
+        return None
+    positional, keywords = callback.argument([None] * callback.operand_count)
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(failure))
+    if unknown and unknown[1] in keywords:
+        return f"{callback.kind.name} has no option {shown(unknown[1])}, so it passes {unknown[1]} to the function."
+    if callback.result_tree is not None and not (positional or keywords) and "argument" in str(failure):
+        return "The function gets no operands: the argument after it describes the result, and the operands follow."
+    return None
+
+
 def _is_of_arrays(name: str | None) -> bool:
     """Return whether a `jax.Array` has an attribute that a NumPy array does not have."""
     return name is not None and not hasattr(np.ndarray, name) and (name in _OF_ARRAYS or hasattr(jax.Array, name))
@@ -76,6 +91,9 @@ def _is_of_arrays(name: str | None) -> bool:
 def on_result(callback: HostCallback, result: Any, avals: Sequence[Any]) -> str | None:
     """Return the advice for a function that has returned something else than one array, or than a tuple of integers."""
     with contextlib.suppress(Exception):
+        if result is None:
+            none = "result_shape=None" if callback.kind.one_argument else "None"
+            return f"Does the function lack a `return`? Where it returns nothing, describe the result by {none}."
         # The result may be any object, and reading its attributes may raise any exception.
         if callback.result_tree == LEAF:
             return _on_one_array(result, avals[0])

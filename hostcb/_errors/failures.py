@@ -113,7 +113,8 @@ class FailureLog:
     ) -> None:
         """Keep a failure for the next barrier or dispatch, and log it in one line.
 
-        It is not kept if it is to be logged only, and not logged if the program certainly gets an error.
+        It is not kept if it is to be logged only, with its traceback, and not logged if the program certainly gets an
+        error.
 
         Args:
             callback: the name of the function that failed.
@@ -135,7 +136,8 @@ class FailureLog:
             self._keep(Failure(callback, device, exception, first, kind, first, ended=on_error is None), on_error)
             raise
         if on_error == "log":
-            self._log(self._only_logged, kind, callback, first, CONSEQUENCES[on_error])
+            # Nothing else ever shows the traceback.
+            self._log(self._only_logged, kind, callback, first, CONSEQUENCES[on_error], f"\n{text.rstrip()}")
             return
         failures = self._keep(Failure(callback, device, exception, text, kind, first, on_error is None), on_error)
         for older in failures[-KEPT_FRAMES - 1 : -KEPT_FRAMES]:
@@ -145,11 +147,14 @@ class FailureLog:
         if not dispatched_here:
             self._log(self._repeats, kind, callback, first, CONSEQUENCES[on_error])
 
-    def _log(self, repeats: Repeats, kind: str, callback: str, first: str, consequence: str) -> None:
+    def _log(
+        self, repeats: Repeats, kind: str, callback: str, first: str, consequence: str, traceback: str = ""
+    ) -> None:
         try:
             line = repeats.line(kind, callback, first, consequence)
             if line is not None:
-                logger.error("%s", line)
+                # Not of what the log only counts.
+                logger.error("%s%s", line, traceback if line.startswith(first) else "")
         except Exception as broken:
             # A logging handler that raises must not end the thread that runs callbacks.
             name = "a handler of the log"

@@ -223,7 +223,7 @@ class Host:
         if observers.on is not None:
             observers.on.failed(device)
         if not is_hostcbs(exception):
-            advise(self.callback.kind, exception)
+            advise(self.callback, exception)
         # In a thread of Python this is a handler of a program on one device, or a callback outside jit.
         dispatched_here = on_error is None and not self.program.spans_devices and is_pythons()
         failure_log.record(

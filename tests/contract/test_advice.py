@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import tempfile
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -390,8 +391,9 @@ def check(advice: Advice) -> None:
 def test_an_exception_that_only_looks_like_an_attribute_error_gets_no_advice() -> None:
     failure: Any = KeyError("at")
     failure.obj, failure.name = np.zeros(1), "at"
-    advise(kinds.CALL, failure)
+    callback: Any = types.SimpleNamespace(kind=kinds.CALL)
+    advise(callback, failure)
     assert not hasattr(failure, "__notes__")
     missing = AttributeError("at", name="at", obj=np.zeros(1))
-    advise(kinds.CALL, missing)
+    advise(callback, missing)
     assert "hostcb.jax_arrays" in missing.__notes__[0]

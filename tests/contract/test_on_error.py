@@ -84,9 +84,12 @@ def test_nothing_raises_what_is_only_logged(kind: str, stage: Any, caplog: pytes
     run(kind, "log", stage)
     other(ONE)
     hcb.barrier_wait()
-    (line,) = caplog.messages
+    (message,) = caplog.messages
+    line, *_, last = message.splitlines()
     assert line.startswith(kind.partition(",")[0])
     assert line.endswith("on cpu:0, raised OSError: disk full (nothing raises it)")
+    # No error ever shows the traceback.
+    assert f'"{__file__}"' in message and last == "OSError: disk full"
     assert (hcb.stats() - before)["cpu:0"].failures == 1
 
 
@@ -235,10 +238,11 @@ def test_what_is_only_logged_again_and_again_does_not_fill_the_log(caplog: pytes
     for _ in range(50):
         program(ONE)
         hcb.barrier_wait()
-    lines = [line for line in caplog.messages if line.startswith("id_tap")]
+    lines = [message.partition("\n")[0] for message in caplog.messages if message.startswith("id_tap")]
     assert lines[2].endswith("(nothing raises it; the log only counts further failures of this callback)")
     assert 3 <= len(lines) < 40, "a barrier, which reports nothing of it, does not begin anew"
     assert all(" times. The last: " in line for line in lines[3:])
+    assert ["Traceback" in message for message in caplog.messages] == [True] * 3 + [False] * (len(lines) - 3)
 
 
 @pytest.mark.contract("X4")

@@ -13,6 +13,7 @@ import jax
 from ..._compat import UnknownJaxError, waiting
 from ..._errors.failures import failure_log
 from ..._errors.frames import leave_out_frames
+from ..._spec.naming import shown
 from ..._threads.deadlines import Deadline, Waitable, checked, ended_by, seen_to_end
 from ..._threads.running import inside_callback
 from ..memory.blocks import blocks
@@ -51,7 +52,7 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
         CallbackException: a callback failed since the last barrier; the message and `__cause__` are the last failure,
             `failures` has all of them. They are forgotten then.
         RuntimeError: called from inside a callback, where it would wait for that callback.
-        TypeError: `timeout` is no number.
+        TypeError: `timeout` is no number, or `logging_name` no string.
         ValueError: `timeout` is negative or NaN.
         UnknownJaxError: with `timeout`, on a JAX that does not report executions.
 
@@ -68,7 +69,7 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
         [3.0]
     """
     try:
-        name = logging_name or ""
+        name = _checked_name(logging_name)
         seconds = None if timeout is None else checked(f"barrier_wait[{name}]", timeout)
         if inside_callback() or queues.starts_here():
             raise RuntimeError(
@@ -94,6 +95,14 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
     except Exception as error:
         leave_out_frames(error)
         raise
+
+
+def _checked_name(logging_name: str | None) -> str:
+    if logging_name is None or isinstance(logging_name, str):
+        return logging_name or ""
+    raise TypeError(
+        f"barrier_wait: logging_name must be a string, got {shown(logging_name)}; a limit in seconds is timeout=…"
+    )
 
 
 def stop_outfeed_receiver() -> None:

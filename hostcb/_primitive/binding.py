@@ -65,7 +65,12 @@ def bind(
             operands.append(_operand(kind, function, leaf))
     if isinstance(expected, ShapeFunction):
         expected = expected.of_leaves(tree, _described(len(leaves), dict(absent), operands))
-    callback = shared(kind, function, tree, tuple(absent), expected.tree if expected is not None else None, details)
+    result_tree = expected.tree if expected is not None else None
+    if kind.ordered or kind.in_place or any(isinstance(operand, jax.core.Tracer) for operand in operands):
+        callback = shared(kind, function, tree, tuple(absent), result_tree, details)
+    else:
+        # Outside jit nothing keeps such a callback, so there is no equal one to be found.
+        callback = HostCallback(kind, function, tree, absent=tuple(absent), result_tree=result_tree, **details)
     tracker.admit(callback)
     _compat.refuse_if_unusable(callback, effectful=not kind.pure)
     _compat.check_holders(callback)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -158,8 +158,14 @@ def along_each_axis(case: Case) -> None:
     """The batch is any axis of a cube, in which no shape shows a wrong one; the elements compute with the result."""
     cube = np.arange(ELEMENTS**3, dtype=np.float32).reshape(ELEMENTS, ELEMENTS, ELEMENTS)
     weights = np.arange(ELEMENTS**2, dtype=np.float32).reshape(ELEMENTS, ELEMENTS)
-    for axis in range(cube.ndim):
-        batch = jax.vmap(lambda x: case.apply(add_one, x) * weights, in_axes=axis, out_axes=axis)
-        wanted = case.expected_of(cube) * np.expand_dims(weights, axis)
-        case.gives(wanted, jax.jit(batch), cube, what=f"along axis {axis}")
+
+    def check(axes: Mapping[str, int]) -> None:
+        def program(x: Any) -> Any:
+            of_element = lambda x: case.apply(add_one, x) * weights
+            return [jax.vmap(of_element, in_axes=axis, out_axes=axis)(x) for axis in axes.values()]
+
+        wanted = [case.expected_of(cube) * np.expand_dims(weights, axis) for axis in axes.values()]
+        case.gives(wanted, jax.jit(program), cube)
         case.barrier()
+
+    case.together({f"along axis {axis}": axis for axis in range(cube.ndim)}, check)

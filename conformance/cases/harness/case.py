@@ -20,7 +20,7 @@ import functools
 import io
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -262,6 +262,20 @@ class Case(Programs):
             self.drain()
             self.wrong("error", stage_of(error), summary(error))
         self.anomalies[found:] = [replace(each, witness=f"{label}: {each.witness}") for each in self.anomalies[found:]]
+
+    def together(self, parts: Mapping[str, Any], run: Callable[[Mapping[str, Any]], None]) -> None:
+        """`run` compiles these parts as one program; if anything is wrong, each by itself, to name the part."""
+        found = len(self.anomalies)
+        with self.part(", ".join(parts)):
+            run(parts)
+        if len(self.anomalies) > found and len(parts) > 1:
+            of_all = self.anomalies[found:]
+            del self.anomalies[found:]
+            for label, each in parts.items():
+                with self.part(label):
+                    run({label: each})
+            if len(self.anomalies) == found:
+                self.anomalies += of_all
 
     def drain(self) -> Exception | None:
         """Let the barrier report what it has; return the error that it raised."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -42,21 +42,24 @@ def arguments_of_any_name(case: Case) -> None:
     }
     through = ways[case.callback.function]
     own = {"callback"} if case.callback.function in ("pure_callback", "io_callback", "debug.callback") else set()
-    for name in NAMES:
-        if name not in own:
-            with case.part(f"an argument {name!r}"):
-                seen.clear()
-                result = float(jax.jit(lambda x, name=name: through(**{name: x}))(np.float32(2)))
-                case.barrier()
-                case.same("wrong operand", Stage.CALLBACK, (result, seen), (1.0, [{name: 2.0}]))
+
+    def check(named: Mapping[str, Any]) -> None:
+        seen.clear()
+        result = float(jax.jit(lambda numbers: through(**numbers))(named))
+        case.barrier()
+        case.same("wrong operand", Stage.CALLBACK, (result, seen), (1.0, [named]))
+
+    case.together({name: np.float32(number) for number, name in enumerate(NAMES) if name not in own}, check)
 
 
 @case("jit", "debug_print", "X4")
 def fields_of_any_name(case: Case) -> None:
     """The fields of a format may have any name that is no option's."""
-    for name in NAMES:
-        # The format itself, by JAX's own name.
-        if name != "fmt":
-            program = jax.jit(lambda x, name=name: case.implementation.print_as(f"{{{name}}}", **{name: x}))
-            with case.part(f"a field {name!r}"), case.prints("2.0"):
-                program(np.float32(2))
+
+    def check(named: Mapping[str, Any]) -> None:
+        form = " ".join(f"{{{name}}}" for name in named)
+        with case.prints(" ".join(map(str, named.values()))):
+            jax.jit(lambda numbers: case.implementation.print_as(form, **numbers))(named)
+
+    # Not the format itself, by JAX's own name.
+    case.together({name: np.float32(number) for number, name in enumerate(NAMES) if name != "fmt"}, check)

@@ -6,6 +6,7 @@ change it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -39,11 +40,15 @@ def exact_results(case: Case) -> None:
     case = case.over(case.devices[:2])
     whole = NamedSharding(case.mesh, PartitionSpec())
     # Older releases have fewer types.
-    for name in (each for each in INEXACT if hasattr(jnp, each)):
-        values = _values(name)
+    values = {name: _values(name) for name in INEXACT if hasattr(jnp, name)}
+
+    def check(values: Mapping[str, Any]) -> None:
         program = jax.jit(
-            lambda x, v=values: case.apply(lambda _: v, x, v), in_shardings=case.split, out_shardings=whole
+            lambda x: case.apply(lambda _: values, x, values), in_shardings=case.split, out_shardings=whole
         )
-        with case.part(name):
-            for shard in program(np.full(2, -0.0, values.dtype)).addressable_shards:
-                case.gives(values, np.asarray, shard.data, what=str(shard.device))
+        results = program(np.full(2, -0.0, np.float32))
+        for name, expected in values.items():
+            for shard in results[name].addressable_shards:
+                case.gives(expected, np.asarray, shard.data, what=str(shard.device))
+
+    case.together(values, check)

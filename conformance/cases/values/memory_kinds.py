@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,20 +21,24 @@ from ..harness.registry import EVERY_KIND
 def memory_kinds(case: Case) -> None:
     """Operands and results in each of the device's memories, such as the host's."""
     sharding: Any = case.split if case.layout == "pjit" else SingleDeviceSharding(case.devices[0])
-    for kind in [memory.kind for memory in case.devices[0].addressable_memories()]:
-        there, host = sharding.with_memory_kind(kind), case.host(add_one)
-        plain = lambda x, host=host: case.apply(host, x)
-        for label, program, operand in (
-            ("an operand", jax.jit(plain), jax.device_put(case.operand, there)),
-            ("a result", jax.jit(plain, in_shardings=sharding, out_shardings=there), case.operand),
-        ):
-            with case.part(f"{label} in {kind}"):
-                case.forget()
-                result = jax.block_until_ready(program(operand))
-                case.gives(case.expected, np.asarray, result)
-                if label == "a result":
-                    case.same("result", Stage.RESULT, result.sharding.memory_kind, kind)
-                case.saw(host, [case.operand])
+    kinds = [memory.kind for memory in case.devices[0].addressable_memories()]
+    operand = case.operand
+
+    def check(there: Mapping[str, Any]) -> None:
+        hosts = {kind: case.host(add_one, name=f"the callback of {kind}") for kind in there}
+        through = lambda xs: {kind: case.apply(hosts[kind], x) for kind, x in xs.items()}
+        operands = jax.jit(through), {kind: jax.device_put(operand, place) for kind, place in there.items()}
+        results = jax.jit(through, in_shardings=sharding, out_shardings=there), dict.fromkeys(there, operand)
+        for what, (program, given) in {"operands": operands, "results": results}.items():
+            case.forget()
+            found = jax.block_until_ready(program(given))
+            for kind, host in hosts.items():
+                case.gives(case.expected, np.asarray, found[kind], what=f"{what} in {kind}")
+                if what == "results":
+                    case.same("result", Stage.RESULT, found[kind].sharding.memory_kind, kind)
+                case.saw(host, [operand])
+
+    case.together({kind: sharding.with_memory_kind(kind) for kind in kinds}, check)
     if case.layout == "jit":
         _several_results(case)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -27,18 +29,21 @@ def odd_lengths(case: Case) -> None:
     case = case.over(case.devices[:2])
     rows = 1 if case.layout == "jit" else len(case.devices)
     # Older releases have fewer types.
+    operands = {}
     for name in PACKED if case.layout == "jit" else PACKED_ON_A_MESH:
         if hasattr(jnp, name):
             values = np.asarray(NUMBERS[name], np.float32)
-            operand = {str(size): np.resize(values, (rows, size)).astype(jnp.dtype(name)) for size in LENGTHS}
-            with case.part(name):
-                _check(case, operand, name)
+            operands[name] = [np.resize(values, (rows, size)).astype(jnp.dtype(name)) for size in LENGTHS]
+    # A refusal names one type.
+    by_type = [{name: each} for name, each in operands.items()]
+    for parts in by_type if case.callback.function in REFUSING else [operands]:
+        case.together(parts, lambda parts: _check(case, parts))
 
 
-def _check(case: Case, operand: dict[str, Any], dtype: str) -> None:
-    host = case.host(lambda given: {size: np.asarray(each) for size, each in given.items()})
+def _check(case: Case, operand: Mapping[str, Any]) -> None:
+    host = case.host(lambda given: jax.tree.map(np.asarray, given))
     program = case.program(host)
     errors = (TypeError, NotImplementedError) if case.callback.function in REFUSING else ()
-    if (result := case.or_refused(lambda: program(operand), errors, [dtype])) is not None:
+    if (result := case.or_refused(lambda: program(operand), errors, [*operand])) is not None:
         case.gives(operand, lambda: result)
         case.saw_parts(host, operand)

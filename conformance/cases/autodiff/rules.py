@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,33 +20,43 @@ FACTOR = np.float32(2)
 @case("jit", EVERY_EFFECT, "H4 X3 X4")
 def scan_without_operands(case: Case) -> None:
     """#16637, #28738: a loop-invariant callback in the body of a scan runs in each step, also under grad."""
-    for what, operand in (("constant operands", np.full(WIDTH, FACTOR)), ("no operands", ())):
-        for used in (False, True):
-            for checkpointed in (False, True):
-                if checkpointed and case.callback.refusals.checkpoint:
-                    continue
-                where = f"{what}, its result {'' if used else 'not '}used{', in a checkpoint' if checkpointed else ''}"
-                _check_loop(case, operand, used, checkpointed, where)
+    calls: list[str] = []
+    operands = {"constant operands": np.full(WIDTH, FACTOR), "no operands": ()}
+    uses = (False, True) if case.callback.returns_new_value else (False,)
+    loops = {
+        f"{what}, its result {'' if used else 'not '}used": (operand, used)
+        for what, operand in operands.items()
+        for used in uses
+    }
 
+    def looped(label: str, operand: Any, used: bool) -> Callable[[Any], Any]:
+        def host(operand: Any) -> Any:
+            calls.append(label)
+            return FACTOR
 
-def _check_loop(case: Case, operand: Any, used: bool, checkpointed: bool, where: str) -> None:
-    calls: list[None] = []
+        def body(carry: Any, _: Any) -> Any:
+            result = case.apply(host, operand, jax.ShapeDtypeStruct((), np.float32))
+            return carry * (result if used else FACTOR), None
 
-    def host(operand: Any) -> Any:
-        calls.append(None)
-        return np.full(WIDTH, FACTOR)
+        return lambda x: jax.lax.scan(body, x, None, length=TRIPS)[0]
 
-    def body(carry: Any, _: Any) -> Any:
-        result = case.apply(host, operand, jax.ShapeDtypeStruct((WIDTH,), np.float32))
-        factor = result[0] if used and case.callback.returns_new_value else FACTOR
-        return carry * factor, None
+    for where, around in (("", lambda loop: loop), (", in a checkpoint", jax.checkpoint)):
+        if where and case.callback.refusals.checkpoint:
+            continue
+        calls.clear()
 
-    def looped(x: Any) -> Any:
-        return jax.lax.scan(body, x, None, length=TRIPS)[0]
+        # Each loop is one of its own: what JAX does with a body, it does for all of it.
+        def product(x: Any, around: Any = around) -> Any:
+            for label, loop in loops.items():
+                x = around(looped(label, *loop))(x)
+            return x
 
-    compiled = jax.jit(jax.grad(jax.checkpoint(looped) if checkpointed else looped))
-    case.gives(np.asarray(FACTOR**TRIPS), compiled, 1.0, what=f"with {where}: the derivative")
-    case.barrier()
-    # In a checkpoint the forward pass may run again; JAX keeps the result of a call.
-    right = len(calls) in ({TRIPS, 2 * TRIPS} if checkpointed else {TRIPS})
-    case.check(right, "wrong count", Stage.CALLBACK, f"with {where}: {len(calls)} calls in {TRIPS} steps")
+        derivative = FACTOR ** np.float32(TRIPS * len(loops))
+        case.gives(derivative, jax.jit(jax.grad(product)), 1.0, what=f"the derivative{where}")
+        case.barrier()
+        # In a checkpoint the forward pass may run again; JAX keeps the result of a call.
+        counts = {TRIPS, 2 * TRIPS} if where else {TRIPS}
+        for label in loops:
+            count = calls.count(label)
+            witness = f"with {label}{where}: {count} calls in {TRIPS} steps"
+            case.check(count in counts, "wrong count", Stage.CALLBACK, witness)

@@ -169,14 +169,16 @@ def predicate_of_all_elements(case: Case) -> None:
         return jax.lax.switch(n.astype(int), [lambda x, n: x, lambda x, n: x + 0 * call(n)] * TRIPS, x, n)
 
     trips, rounds = np.float32(TRIPS), [*map(float, range(TRIPS))]
-    for label, function, operand, expected, factor in (
-        ("in the body of a while_loop", loop, trips, rounds, 2**TRIPS),
-        ("in the condition of a while_loop", conditioned, trips, [*rounds, float(TRIPS)], 2**TRIPS),
-        ("in a branch", switch, np.float32(3), [3.0], 1),
-        ("in a branch that is not taken", switch, np.float32(2), [], 1),
+    in_body, in_condition, in_branch = (
+        jax.jit(jax.vmap(function, in_axes=(0, None))) for function in (loop, conditioned, switch)
+    )
+    for label, program, operand, expected, factor in (
+        ("in the body of a while_loop", in_body, trips, rounds, 2**TRIPS),
+        ("in the condition of a while_loop", in_condition, trips, [*rounds, float(TRIPS)], 2**TRIPS),
+        ("in a branch", in_branch, np.float32(3), [3.0], 1),
+        ("in a branch that is not taken", in_branch, np.float32(2), [], 1),
     ):
         seen.clear()
-        program = jax.jit(jax.vmap(function, in_axes=(0, None)))
         case.gives(ELEMENTS * np.float32(factor), program, ELEMENTS, operand, what=label)
         case.barrier()
         case.same("wrong count", Stage.CALLBACK, seen if case.callback.ordered else sorted(seen), expected, label)

@@ -40,10 +40,8 @@ def feeds_shard_map(case: Case) -> None:
     doubled = shard_map(lambda x: x * 2, mesh=case.mesh, in_specs=rows, out_specs=rows)
     host = case.host(add_one)
     for sharding in (case.split, NamedSharding(case.mesh, PartitionSpec())):
-        before = jax.jit(lambda x: doubled(case.apply(host, x)), in_shardings=sharding)
-        case.gives(case.expected * 2, before, case.operand)
-        after = jax.jit(lambda x: case.apply(host, doubled(x)), in_shardings=sharding)
-        case.gives(case.expected_of(case.operand * 2), after, case.operand)
+        program = jax.jit(lambda x: case.apply(host, doubled(case.apply(host, x))), in_shardings=sharding)
+        case.gives(case.expected_of(case.expected * 2), program, case.operand)
 
 
 def _gives_to(lowered: str, device: int) -> bool:

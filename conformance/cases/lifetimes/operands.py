@@ -39,8 +39,9 @@ def keeps_its_operand(case: Case) -> None:
         jax.block_until_ready(program(operand))
     case.barrier()
     gc.collect()
+    double = case.compile(lambda x: x * 2)
     for operand in operands:
-        jax.block_until_ready(case.compile(lambda x: x * 2)(operand))
+        jax.block_until_ready(double(operand))
     case.saw(host, operands)
 
 

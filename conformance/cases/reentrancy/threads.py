@@ -23,7 +23,7 @@ BRANCHES = 8
 PROGRAMS = 64
 """Twice as many as the CPU runtime lets wait on a device; the thread that starts one more waits."""
 
-LARGE = 1 << 21
+LARGE = 1 << 20
 
 
 @case("jit", EVERY_KIND)

@@ -56,7 +56,7 @@ def row_for_a_column(case: Case) -> None:
                 (result,), (like,) = result, like
 
             def through(x: Any, result: Any = result, like: Any = like) -> Any:
-                return jax.tree.leaves(case.apply(lambda _: result, x, like))[0].sum() + x
+                return jax.tree.leaves(case.apply(lambda _: result, x, like))[0]
 
             error = error_of(case.compile(through), case.operand)
             case.drain()

@@ -26,7 +26,7 @@ SPECIAL_EXCEPTIONS = (KeyboardInterrupt, SystemExit, StopIteration, GeneratorExi
 @case("pmap shard_map", "io_callback_ordered", also="H15", minimum_devices=2, isolated=True)
 # Over a mesh JAX's own callbacks hang.
 @case(
-    "pjit", "pure_callback io_callback io_callback_ordered", also="H15", minimum_devices=2, isolated=True, deadline=8.0
+    "pjit", "pure_callback io_callback io_callback_ordered", also="H15", minimum_devices=2, isolated=True, deadline=5.0
 )
 def raises(case: Case) -> None:
     """No run delivers a result. The error has the same type in the first and in later runs."""

@@ -30,8 +30,8 @@ def changing_device_sets(case: Case) -> None:
         case.gives(each.expected, program, each.operand)
 
 
-@case("pmap", "call", "H9", minimum_devices=2, deadline=15.0, isolated=True)
-@case("pmap", "pure_callback", minimum_devices=2, deadline=15.0, isolated=True)
+@case("pmap", "call", "H9", minimum_devices=2, deadline=8.0, isolated=True)
+@case("pmap", "pure_callback", minimum_devices=2, deadline=8.0, isolated=True)
 def reads_large_operand(case: Case) -> None:
     """No public number: callbacks that read a large operand, before a collective, with more devices than cores."""
     compiled = case.compile(lambda x: jax.lax.psum(case.apply(add_one, x), "devices"))

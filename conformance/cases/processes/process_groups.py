@@ -24,7 +24,7 @@ from ..harness.registry import COLLECTIVE_TIMEOUT_FLAGS
 BOUNDED = 30.0
 """Seconds in which a process must hear that another one failed, with the time that JAX takes to notice."""
 
-AT_ONCE = 10.0
+AT_ONCE = 5.0
 """Seconds in which it must receive a failure that the library itself reports."""
 
 PATIENCE_MILLISECONDS = 10_000
@@ -65,7 +65,7 @@ def _check_fails(case: Case, run: Callable[[], Any], limit: float) -> Exception 
 @case(
     *("pjit", "call pure_callback", "H15 H23"),
     processes=True,
-    deadline=12.0,
+    deadline=7.0,
     exclusive="it measures the seconds until each process hears of the failure, and its deadline is hardly longer",
 )
 def raises_in_one_process(case: Case) -> None:

@@ -78,7 +78,7 @@ def starts_others(case: Case) -> None:
     case.same("wrong result", Stage.CALLBACK, [each.tolist() for each in inner_results], [case.expected.tolist()])
 
 
-@case("pmap", "call", "H9", minimum_devices=2, deadline=10.0, isolated=True)
+@case("pmap", "call", "H9", minimum_devices=2, deadline=5.0, isolated=True)
 def runs_jax_on_all(case: Case) -> None:
     """A call, for which a program on all devices waits, runs another program on all devices."""
     doubled = jax.pmap(lambda v: v * 2, devices=case.devices)

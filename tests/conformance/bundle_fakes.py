@@ -56,22 +56,18 @@ def write(
     unexpected = any(one["status"] not in ("as_expected", "known_failure") for one in judged)
     run = {
         "suite": {"version": "0.1.0", "commit": "0123abcd", "changed": False},
-        "begin": "2026-11-23T06:00:00+00:00",
-        "end": "2026-11-23T06:05:00+00:00",
+        **{"begin": "2026-11-23T06:00:00+00:00", "end": "2026-11-23T06:05:00+00:00"},
         "command": "python -m conformance run",
         "options": {"platform": "cpu", "seed": 0, "devices": [1, 8], "implementations": ["hostcb", "jax"]},
         "plan": plan,
         "expectations": None if known is None else {"name": "cpu.toml", "text": known},
-        "python": "3.12.1",
-        "packages": {"jax": "0.12.0.1", "jaxlib": "0.12.0.1"},
-        "plugin_modules": [],
+        **{"python": "3.12.1", "packages": {"jax": "0.12.0.1", "jaxlib": "0.12.0.1"}, "plugin_modules": []},
         "host": {"system": "Linux", "cpu": "a CPU", "cores": 2, "memory_bytes": 1},
     }
     info = {"jax": "0.12.0.1", "device_kind": "cpu", "device_count": 1, "process_count": 1}
-    exit_code = 1 if unexpected or fields.get("problems") else 0
-    results_fakes.write(
-        folder, *judged, run_info={"cpu-1dev": info}, exit_code=exit_code, run=run, ineligible=[], **fields
-    )
+    own = {"run_info": {"cpu-1dev": info}, "run": run, "ineligible": []}
+    own["exit_code"] = 1 if unexpected or fields.get("problems") else 0
+    results_fakes.write(folder, *judged, **own | fields)
     lines = [
         json.dumps({"event": "end", "cell": cell, "outcome": outcome.as_json()})
         for cell, outcome in found.items()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from release_wheels import make_wheels
 from suite_runs import PATH
 
 from conformance.planning.cells import Plan
@@ -26,6 +28,11 @@ def _fakes_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 def cpu_plan() -> Plan:
     """The cells of one process that a usual run on the CPU has."""
     return plan_of(("hostcb", "jax"), "cpu", CPU_DEVICE_COUNTS)
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_wheels(tmp_path_factory.mktemp("wheels") / "all")
 
 
 @pytest.fixture

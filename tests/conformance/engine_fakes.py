@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable as Function
 from pathlib import Path
 
@@ -13,11 +14,11 @@ from implementation_fakes import InPlace
 from conformance.spec.callbacks import Callback
 from conformance.warm import process
 
-FOLDER = Path(os.environ["ENGINE_FAKES"])
+FOLDER = Path(os.environ.get("ENGINE_FAKES", "."))
 
 
-def in_call(trouble: Function[[], bool], once: bool = False) -> InPlace:
-    """`trouble` runs in the place of one callback of a cell of `call`, and says whether the callback still runs."""
+def in_call(trouble: Function[[], object], once: bool = False) -> InPlace:
+    """`trouble` runs in the place of one callback of a cell of `call`; the callback does not run if that is False."""
 
     def disturb(callback: Callback, site: str) -> bool:
         if callback.name != "call" or site != "unused":
@@ -28,7 +29,7 @@ def in_call(trouble: Function[[], bool], once: bool = False) -> InPlace:
             except FileExistsError:
                 # A process of this test has had it before.
                 return True
-        return trouble()
+        return trouble() is not False
 
     return InPlace(disturb)
 
@@ -44,31 +45,33 @@ def _pytest_process() -> int:
     return _parent_of(parent) if process.is_fork() else parent
 
 
-def _kill(number: int) -> bool:
+def _kill(number: int) -> None:
     os.kill(number, signal.SIGKILL)
     signal.pause()
-    return True
 
 
-def _block() -> bool:
+def _block() -> None:
     # The test reads it, and so knows that the cell has begun.
     (FOLDER / "blocked").write_text(str(os.getpid()))
     signal.pause()
-    return True
 
 
-def _block_in_pipe() -> bool:
+def _block_in_pipe() -> None:
     # The test waits for the other end of the pipe, and for the end of all that hold it.
     with (FOLDER / "blocked").open("w") as pipe:
         print("blocked", file=pipe, flush=True)
         signal.pause()
-    return True
 
 
-def _die_in_second_process() -> bool:
-    if jax.process_index() == 1:
-        os.abort()
-    return True
+def _stop_second() -> None:
+    # As JAX ends the processes that wait for a stopped one.
+    os.kill(os.getpid(), signal.SIGSTOP if jax.process_index() else signal.SIGABRT)
+
+
+def _raise_in_first() -> None:
+    if jax.process_index() == 0:
+        raise ValueError("planted")
+    signal.pause()
 
 
 _programs: list[None] = []
@@ -79,6 +82,8 @@ def _lose_every_third() -> bool:
     return len(_programs) % 3 != 0
 
 
+DIES_IN_CALL = in_call(os.abort)
+SLEEPS_IN_CALL = in_call(lambda: time.sleep(600))
 KILLS_PYTEST = in_call(lambda: _kill(_pytest_process()), once=True)
 # The Dask worker has started the process of the shard, which is pytest's.
 KILLS_DASK = in_call(lambda: _kill(_parent_of(_pytest_process())), once=True)
@@ -86,5 +91,7 @@ BLOCKS = in_call(_block)
 BLOCKS_FIRST_TIME = in_call(_block, once=True)
 BLOCKS_IN_PIPE = in_call(_block_in_pipe)
 FAILS_FIRST_TIME = in_call(lambda: False, once=True)
-DIES_IN_SECOND_PROCESS = in_call(_die_in_second_process)
+DIES_IN_SECOND_PROCESS = in_call(lambda: os.abort() if jax.process_index() == 1 else None)
+STOPS_IN_SECOND_PROCESS = in_call(_stop_second)
+RAISES_IN_FIRST_PROCESS = in_call(_raise_in_first)
 FAILS_EVERY_THIRD_TIME = in_call(_lose_every_third)

@@ -1,13 +1,10 @@
 """Implementations without any machinery, for tests of the suite itself.
 
-They run callbacks in plain Python while an `eager` program is traced, and do to it what the test
-wants done.
+They run callbacks in plain Python while an `eager` program is traced, and do to it what the test wants done.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -23,17 +20,14 @@ Disturbance: TypeAlias = Callable[[Callback, str], bool]
 """Does to a callback what the test wants done; says whether the callback runs at all."""
 
 
-def _leave_alone(callback: Callback, site: str) -> bool:
-    return True
-
-
 class InPlace:
     """Runs every callback at once, in the tracing thread."""
 
     name = "in_place"
     callback_exception: type[Exception] = RuntimeError
+    tap = call = NotImplemented
 
-    def __init__(self, disturb: Disturbance = _leave_alone) -> None:
+    def __init__(self, disturb: Disturbance = lambda callback, site: True) -> None:
         self._disturb = disturb
 
     def probe(
@@ -47,29 +41,7 @@ class InPlace:
 
         return probe
 
-    def tap(self, function: Any, operand: Any) -> Any:
-        raise NotImplementedError
-
-    def call(self, function: Any, operand: Any, result_shape: Any) -> Any:
-        raise NotImplementedError
-
     def barrier(self) -> None: ...
-
-
-def _die(callback: Callback, site: str) -> bool:
-    if callback.name == "call" and site == "unused":
-        os.abort()
-    return True
-
-
-def _block(callback: Callback, site: str) -> bool:
-    if callback.name == "call" and site == "unused":
-        time.sleep(600)
-    return True
-
-
-def _lose(callback: Callback, site: str) -> bool:
-    return site != "unused"
 
 
 _seen: set[str] = set()
@@ -81,7 +53,5 @@ def _fail_after_another(callback: Callback, site: str) -> bool:
 
 
 GOOD = InPlace()
-DIES_IN_CALL = InPlace(_die)
-BLOCKS_IN_CALL = InPlace(_block)
-LOSES_A_CALLBACK = InPlace(_lose)
+LOSES_A_CALLBACK = InPlace(lambda callback, site: site != "unused")
 FAILS_AFTER_ANOTHER = InPlace(_fail_after_another)

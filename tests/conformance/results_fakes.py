@@ -14,73 +14,37 @@ from conformance.reports.results import SCHEMA_VERSION
 def event(sequence: int, device: int | None, **fields: Any) -> dict[str, Any]:
     start = 10_000_000_000_000 + sequence * 7_000
     times = {"thread": 140_172_696_722_304, "begin": start, "end": start + 3_000}
-    return (
-        {"sequence": sequence, "site": "first", "value": [1.0], "transforms": "()", "device": device} | times | fields
-    )
+    own = {"sequence": sequence, "site": "first", "value": [1.0], "transforms": "()", "device": device}
+    return own | times | fields
 
 
 def cell(cell_id: str, **fields: Any) -> dict[str, Any]:
-    passed = {
-        "id": cell_id,
-        "promises": ["H1"],
-        "verdict": "pass",
-        "stage": None,
-        "anomaly": "",
-        "witness": "",
-        "seconds": 0.25,
-        "signal": None,
-        "history": [],
-        "evidence": [],
-        "status": "as_expected",
-        "expected": "pass",
-        "known": None,
-        "attempts": 1,
-        "reproduce": f"python -m conformance run --cell {cell_id}",
-    }
-    return passed | fields
+    passed = {"id": cell_id, "promises": ["H1"], "verdict": "pass", "stage": None, "anomaly": "", "witness": ""}
+    passed |= {"seconds": 0.25, "signal": None, "history": [], "evidence": [], "status": "as_expected"}
+    passed |= {"expected": "pass", "known": None, "attempts": 1}
+    return passed | {"reproduce": f"python -m conformance run --cell {cell_id}"} | fields
+
+
+def failed(cell_id: str, anomaly: str, witness: str, status: str = "unexpected", **fields: Any) -> dict[str, Any]:
+    own = {"verdict": "fail", "stage": "callback", "anomaly": anomaly, "witness": f"{anomaly}: {witness}"}
+    return cell(cell_id, status=status, **own | fields)
 
 
 PASSED = cell("hostcb/id_tap/vmap.scan/cpu-8dev")
-LOST = cell(
-    "hostcb/call/scan/cpu-8dev",
-    verdict="fail",
-    stage="callback",
-    anomaly="lost",
-    witness="lost: cpu:3 never ran #6",
-    status="unexpected",
-    attempts=2,
-    seconds=1.5,
-    history=[event(0, 3), event(1, 0, value=[float("nan"), float("inf")])],
-)
-KNOWN = cell(
-    "jax/io_callback/grad.scan/cpu-1dev",
-    verdict="fail",
-    stage="callback",
-    anomaly="order",
-    witness="order: cpu:0 ran #2 before #1",
-    status="known_failure",
-    expected="fail",
-    known={"reason": "Dropped under grad.", "link": "https://example.org/issues/1", "intermittent": False},
-)
+LOST = failed("hostcb/call/scan/cpu-8dev", "lost", "cpu:3 never ran #6", attempts=2, seconds=1.5)
+LOST["history"] = [event(0, 3), event(1, 0, value=[float("nan"), float("inf")])]
+WHY = {"reason": "Dropped under grad.", "link": "https://example.org/issues/1", "intermittent": False}
+KNOWN = failed("jax/io_callback/grad.scan/cpu-1dev", "order", "cpu:0 ran #2 before #1", "known_failure", known=WHY)
+KNOWN["expected"] = "fail"
 CASE = cell("jax/io_callback/case.raises.jit/cpu-8dev", status="unexpected_pass", expected="hang")
 
 
 def results(*cells: dict[str, Any], platform: str = "cpu", **fields: Any) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA_VERSION,
-        "platform": platform,
-        "depth": "run",
-        "run_info": {"cpu-8dev": {"jax": "0.12.0.1", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}},
-        "seconds": 12.0,
-        "process_starts": 1,
-        "exit_code": 1,
-        "problems": [],
-        "gaps": [],
-        "claims": [],
-        "stale_expectations": [],
-        "cells": list(cells),
-        "ineligible": [{"id": "hostcb/id_tap/pmap.pmap/cpu-8dev", "reason": "JAX refuses"}],
-    } | fields
+    info = {"jax": "0.12.0.1", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    own = {"schema": SCHEMA_VERSION, "platform": platform, "depth": "run", "run_info": {"cpu-8dev": info}}
+    own |= {"seconds": 12.0, "process_starts": 1, "exit_code": 1, "cells": list(cells)}
+    own |= {name: [] for name in ("problems", "gaps", "claims", "stale_expectations")}
+    return own | {"ineligible": [{"id": "hostcb/id_tap/pmap.pmap/cpu-8dev", "reason": "JAX refuses"}]} | fields
 
 
 def write(folder: Path, *cells: dict[str, Any], platform: str = "cpu", **fields: Any) -> Path:
@@ -98,21 +62,15 @@ def hostile(word: str) -> dict[str, Any]:
     part = word.replace("/", "\N{DIVISION SLASH}")[:50]
     name = f"{part}/{part}/{part}.scan/{part}"
     history = [event(0, None, site=word, value=[word, {word: None}], transforms=word), event(1, 0, site=word)]
-    failed = LOST | {
-        **{"id": name, "promises": [word], "verdict": word, "stage": word, "anomaly": word, "expected": word},
-        **{"witness": f"{word}\n{word}", "history": history, "evidence": [[0, 2], [1, 1]], "reproduce": word},
-        "repeated": {"outcomes": [{"verdict": word, "stage": word, "anomaly": word, "count": 3, "witness": word}]},
-    }
+    own = dict.fromkeys(("verdict", "stage", "anomaly", "expected", "reproduce"), word)
+    failed = LOST | own | {"id": name, "promises": [word], "witness": f"{word}\n{word}", "history": history}
+    way = {"verdict": word, "stage": word, "anomaly": word, "count": 3, "witness": word}
+    failed |= {"evidence": [[0, 2], [1, 1]], "repeated": {"outcomes": [way]}}
     known = {"status": "known_failure", "known": {"reason": word, "link": word, "intermittent": False}}
     cells = [failed, failed | {"id": f"{name}-2dev"} | known, failed | {"id": f"{name}-4dev", "cause": word}]
-    return results(
-        *cells,
-        run_info={word: {word: word}},
-        problems=[word],
-        ineligible=[{"id": name, "reason": word}],
-        stale_expectations=[word],
-        claims=[{"name": word, "cells": 1, "failed": [name]}],
-    )
+    of_run = {"run_info": {word: {word: word}}, "problems": [word], "ineligible": [{"id": name, "reason": word}]}
+    claims = [{"name": word, "cells": 1, "failed": [name]}]
+    return results(*cells, **of_run, stale_expectations=[word], claims=claims)
 
 
 class Page(HTMLParser):
@@ -124,7 +82,6 @@ class Page(HTMLParser):
         self.others: list[str] = []
         """Comments, declarations and processing instructions."""
         self.texts: dict[str, list[str]] = {}
-        """By the tag of the element in which they are, for scripts and styles."""
         self._inside = ""
         self.feed(text)
         self.close()
@@ -145,8 +102,7 @@ class Page(HTMLParser):
     def handle_comment(self, data: str) -> None:
         self.others.append(data)
 
-    def handle_decl(self, decl: str) -> None:
-        self.others.append(decl)
+    handle_decl = handle_comment
 
     @property
     def policy(self) -> str:

@@ -10,16 +10,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
 from conformance.cli.commands import main
 
+Capture: TypeAlias = pytest.CaptureFixture[str]
+Patch: TypeAlias = pytest.MonkeyPatch
+
 ROOT = Path(__file__).parents[2]
-HERE = Path(__file__).parent
-PATH = f"{ROOT}{os.pathsep}{HERE}"
+PATH = f"{ROOT}{os.pathsep}{Path(__file__).parent}"
 """On which processes find the suite and the implementations of this folder."""
+
+SUITE = (sys.executable, "-m", "conformance")
 
 DEADLINE = 240.0
 """Far beyond what a run of a few cells takes."""
@@ -29,18 +33,14 @@ def cells(implementation: str, *callbacks: str) -> list[str]:
     return [f"--cell={implementation}/{callback}/eager/cpu-1dev" for callback in callbacks]
 
 
-def environment(folder: Path, **more: str) -> dict[str, str]:
+def started(folder: Path, *command: object, **more: str) -> subprocess.Popen[str]:
+    """Start a program with the suite on its path in a folder, as the leader of a session."""
     # With these, pytest puts colors into the text in which tests look for words.
     inherited = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PY_COLORS")}
-    return inherited | {"PYTHONPATH": PATH, "ENGINE_FAKES": str(folder)} | more
-
-
-def start(folder: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
-    """Start `run`, whose results go to `folder / "results"`."""
+    environment = inherited | {"PYTHONPATH": PATH, "ENGINE_FAKES": str(folder)} | more
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(
-        [sys.executable, "-m", "conformance", "run", f"--results={folder / 'results'}", *arguments],
-        **{"cwd": folder, "env": environment(folder, **more), "start_new_session": True, "text": True},  # type: ignore[call-overload]
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE},
+        [*map(str, command)], cwd=folder, env=environment, start_new_session=True, text=True, **pipes
     )
 
 
@@ -52,24 +52,25 @@ def end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def run_here(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, **more: str) -> int:
-    """`run` in this process, whose server of forks serves many tests if the folder stays: the exit code."""
-    monkeypatch.setattr(sys, "argv", ["conformance", "run", "-n", "1", *arguments])
-    for name, value in {"ENGINE_FAKES": str(folder), **more}.items():
-        monkeypatch.setenv(name, value)
-    return main(["run", "-n", "1", f"--results={folder / 'results'}", *arguments])
+def ran(folder: Path, *command: object, **more: str) -> subprocess.CompletedProcess[str]:
+    return end(started(folder, *command, **more))
+
+
+def start(folder: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    """Start `run`, whose results go to `folder / "results"`."""
+    return started(folder, *SUITE, "run", f"--results={folder / 'results'}", *arguments, **more)
 
 
 def run(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     return end(start(folder, *arguments, **more))
 
 
-def python(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """A program with the suite on its path, in a folder."""
-    return subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environment(folder, **more),
-        capture_output=True, text=True, timeout=DEADLINE, check=False,
-    )  # fmt: skip
+def run_here(folder: Path, monkeypatch: Patch, *arguments: str, **more: str) -> int:
+    """`run` in this process, whose server of forks serves many tests if the folder stays: the exit code."""
+    monkeypatch.setattr(sys, "argv", ["conformance", "run", "-n", "1", *arguments])
+    for name, value in {"ENGINE_FAKES": str(folder), **more}.items():
+        monkeypatch.setenv(name, value)
+    return main(["run", "-n", "1", f"--results={folder / 'results'}", *arguments])
 
 
 def report_in(folder: Path, platform: str = "cpu") -> dict[str, Any]:

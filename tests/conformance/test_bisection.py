@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from release_wheels import make_wheels
+from suite_runs import Capture, Patch
 
 from conformance.bisecting.commits import Repository
 from conformance.bisecting.findings import exit_code, report
@@ -24,14 +23,11 @@ from conformance.releases.environments import ReleaseError
 pytestmark = pytest.mark.contract("C9")
 
 
-@dataclass
 class Releases:
     """A line of releases, each with its rate of failure, an outcome, or None where it cannot be tested."""
 
-    line: Sequence[float | str | None]
-    dice: random.Random = field(default_factory=lambda: random.Random(1))
-    probed: list[int] = field(default_factory=list)
-    runs: int = 0
+    def __init__(self, line: Sequence[float | str | None], seed: int = 1) -> None:
+        self.line, self.dice, self.probed, self.runs = line, random.Random(seed), list[int](), 0
 
     def __call__(self, index: int, runs: Mapping[str, int]) -> Iterator[tuple[str, Sample]]:
         self.probed.append(index)
@@ -41,7 +37,7 @@ class Releases:
         for subject, number in runs.items():
             for _ in range(number):
                 self.runs += 1
-                failed = self.dice.random() < here if isinstance(here, float | int) else here != "pass"
+                failed = here != "pass" if isinstance(here, str) else self.dice.random() < here
                 yield subject, Sample((here if isinstance(here, str) else "fail") if failed else "pass", not failed)
 
     def answer(self, *named: int, runs: int = 1) -> Answer:
@@ -84,23 +80,20 @@ def test_what_is_found_in_the_whole_range_is_there(line: list[str | None]) -> No
     assert Releases([None, *line]).answer(0) == Answer(Kind.UNTESTABLE, (0,))
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_race_is_found_or_a_range_that_holds_it(seed: int) -> None:
-    answer = Releases([0.0] * 7 + [0.3] * 6, random.Random(seed)).answer(0, 12, runs=320)
-    ((before, after),) = pairs(answer)
-    assert before < 7 <= after
-    assert answer.kind is Kind.CANNOT_TELL or (before, after) == (6, 7)
-
-
 def test_chance() -> None:
-    assert Releases([0.0, 0.5, 1.0, 1.0], random.Random(2)).answer(0, 3).kind is Kind.CANNOT_TELL
+    for seed in range(2):
+        answer = Releases([0.0] * 7 + [0.3] * 6, seed).answer(0, 12, runs=320)
+        ((before, after),) = pairs(answer)
+        assert before < 7 <= after
+        assert answer.kind is Kind.CANNOT_TELL or (before, after) == (6, 7)
+    assert Releases([0.0, 0.5, 1.0, 1.0], 2).answer(0, 3).kind is Kind.CANNOT_TELL
     # More runs where they are needed.
     sure, rare = Releases([0.0, 0.0, 1.0, 1.0]), Releases([0.0, 0.0, 0.05, 0.05])
     assert pairs(sure.answer(0, 3, runs=320)) == [(1, 2)]
     rare.answer(0, 3, runs=320)
     assert sure.runs < rare.runs / 5
     # A rate between both ends is like neither.
-    answer = Releases([0.0, 0.1, 1.0], random.Random(5)).answer(0, 2, runs=20)
+    answer = Releases([0.0, 0.1, 1.0], 5).answer(0, 2, runs=20)
     assert (answer.kind, answer.changes[0].unclear) == (Kind.CANNOT_TELL, (1,))
 
 
@@ -116,44 +109,44 @@ def test_cells_share_a_release_and_what_is_found_alike_is_reported_once() -> Non
     samples: Samples = {"3a": {}, "3b": {}, "9": {}}
     found = answers(8, (0, 7), 1, probe, samples)
     assert {subject: pairs(answer) for subject, answer in found.items()} == {"3a": [(2, 3)], "3b": [(2, 3)], "9": []}
-    assert calls[:2] == [(0, 3), (7, 3)]
-    assert len(calls) == 9
+    assert (calls[:2], len(calls)) == ([(0, 3), (7, 3)], 9)
     text = report(found, samples, [f"v{index}" for index in range(8)])
     assert "3a\n3b\n  FOUND: v3 is the first that fails, after v2.\n" in text
     assert exit_code([*found.values()]) == 0
     assert exit_code([found["9"], Answer(Kind.CANNOT_TELL, (0, 7))]) == 3
-
-
-def test_the_outcome_of_a_cell_has_verdict_stage_and_anomaly() -> None:
+    # The outcome of a cell has verdict, stage and anomaly.
     lost = Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: #1", anomaly="lost")
     assert sample_of(lost).words == "fail at callback (lost)"
     assert sample_of(Outcome(Verdict.UNSUPPORTED, None, "JAX has none", anomaly="not applicable")).untestable
     assert sample_of(Outcome(Verdict.HARNESS_ERROR, None, "Traceback\nKeyError: 1\n")).untestable
 
 
-# The command `bisect`, in releases that are wheels of a folder.
+# The command `bisect`, in releases that are wheels of a folder, and in commits.
 
 Bisect = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_wheels(tmp_path_factory.mktemp("wheels") / "all")
-
-
 @pytest.fixture
-def bisect(wheels: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Bisect:
+def bisect(wheels: Path, tmp_path: Path, capfd: Capture) -> Bisect:
     def run(source: str, *arguments: str) -> tuple[int, str, str]:
-        script = tmp_path / "script.py"
-        script.write_text(source)
+        (tmp_path / "script.py").write_text(source)
         folders = ["--find-links", str(wheels), "--results", str(tmp_path / "results")]
-        code = main(["bisect", "--script", str(script), *folders, *arguments])
+        code = main(["bisect", "--script", str(tmp_path / "script.py"), *folders, *arguments])
         return code, *capfd.readouterr()
 
     return run
 
 
-def test_the_first_release_with_another_outcome(bisect: Bisect, tmp_path: Path) -> None:
+HANGS_AND_CRASHES = """\
+import jax, os, subprocess, sys, threading
+if jax.__version__ > '0.6': os.abort()
+subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)
+threading.Event().wait()
+"""
+
+
+def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(bisect: Bisect, tmp_path: Path) -> None:
+    """The installer says why. A script that hangs or crashes has an outcome and leaves no process."""
     source = "import jax; print('new' if jax.__version__ >= '0.6.1' else 'old'); print(2)"
     code, printed, errors = bisect(source)
     assert code == 0, printed + errors
@@ -166,30 +159,12 @@ def test_the_first_release_with_another_outcome(bisect: Bisect, tmp_path: Path) 
     with (tmp_path / "results" / "runs.jsonl").open("a") as journal:
         journal.write('{"run": ["0.7')
     assert bisect(source, "--resume", "--good", "0.7.0", "--bad", "0.5.3") == (0, printed, "")
-
-
-def test_what_cannot_be_tested(bisect: Bisect, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The installer says why. A script that hangs or crashes has an outcome and leaves no process."""
     code, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.1")
     assert (code, "UNUSABLE: 0.7.1 cannot be tested" in printed, "jaxlib" in printed) == (2, True, True)
-    source = (
-        "import jax, os, subprocess, sys, threading\nif jax.__version__ > '0.6': os.abort()\n"
-        "subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\nthreading.Event().wait()"
-    )
-    code, printed, _ = bisect(source, "--good", "0.5.3", "--bad", "0.6.0", "--deadline", "2", "--runs", "1")
-    assert code == 0
-    assert "0.5.3: hang  (" in printed and "0.6.0: crash (Aborted), prints nothing  (" in printed
-    for line, words in {
-        "--script nowhere.py": "nowhere.py",
-        "jax/io_callback/scan/cpu-1dev --repo .": "--repo",
-        "jax/io_callback/scan/cpu-1dev --good 0.6.0 --bad 0.4.1": "0.4.1",
-        "nothing/of/that": "nothing/of/that",
-    }.items():
-        assert main(["bisect", *line.split(), "--results", str(tmp_path / "bad")]) == 2
-        assert words in capfd.readouterr().err.splitlines()[-1]
-
-
-# In commits.
+    ends = ("--good", "0.5.3", "--bad", "0.6.0", "--deadline", "2", "--runs", "1")
+    code, printed, _ = bisect(HANGS_AND_CRASHES, *ends)
+    assert (code, "0.5.3: hang  (" in printed) == (0, True)
+    assert "0.6.0: crash (Aborted), prints nothing  (" in printed
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -228,27 +203,25 @@ except SyntaxError:
     raise SystemExit(125)
 print(hostcb.VALUE)
 """
+FOUND = {
+    (3, 6): "FOUND: {5} is the first with another outcome, after {4}.",
+    (4, 0): "FOUND a range: the outcome changes between {1} and {3}; {2} could not be tested.",
+    (0, 1): "NOTHING TO FIND: {0} and {1} do not differ",
+    (0, 9): "has no commit 'v9'",
+}
 
 
-@pytest.mark.parametrize(
-    ("good", "bad", "words"),
-    [
-        (3, 6, "FOUND: {5} is the first with another outcome, after {4}."),
-        (4, 0, "FOUND a range: the outcome changes between {1} and {3}; {2} could not be tested."),
-        (0, 1, "NOTHING TO FIND: {0} and {1} do not differ"),
-        (0, 9, "has no commit 'v9'"),
-    ],
-)
 def test_the_first_commit_is_found_and_the_users_tree_is_not_touched(
-    good: int, bad: int, words: str, bisect: Bisect, repository: Path, monkeypatch: pytest.MonkeyPatch
+    bisect: Bisect, repository: Path, monkeypatch: Patch
 ) -> None:
-    with monkeypatch.context() as hook:
-        # As in a hook of another repository.
-        hook.setenv("GIT_DIR", "/nowhere")
-        _, printed, errors = bisect(SCRIPT, "--repo", str(repository), "--good", f"v{good}", "--bad", f"v{bad}")
     names = [git(repository, "rev-parse", "--short=10", f"v{number}") for number in range(7)]
-    assert words.format(*names) in printed + errors
-    assert not printed or f"{names[good]} Change {good}: exit 0, prints " in printed
+    for (good, bad), words in FOUND.items():
+        with monkeypatch.context() as hook:
+            # As in a hook of another repository.
+            hook.setenv("GIT_DIR", "/nowhere")
+            _, printed, errors = bisect(SCRIPT, "--repo", str(repository), "--good", f"v{good}", "--bad", f"v{bad}")
+        assert words.format(*names) in printed + errors
+        assert not printed or f"{names[good]} Change {good}: exit 0, prints " in printed
     assert (repository / "hostcb" / "__init__.py").read_text() == "VALUE = 'mine'"
     assert git(repository, "rev-parse", "--abbrev-ref", "HEAD") == "main"
     assert git(repository, "worktree", "list").count("\n") == 0

@@ -1,4 +1,4 @@
-"""Bundles: every byte of one counts, its results are judged again, and only what all cells show earns a profile."""
+"""What a run leaves: it is as described, each byte of a bundle counts, and what all cells show earns a profile."""
 
 from __future__ import annotations
 
@@ -12,25 +12,68 @@ from typing import Any
 
 import bundle_fakes as fakes
 import pytest
+from suite_runs import Capture, Patch, cells, journal_in, report_in, run_here
 
 from conformance.bundles.archive import SUMS, BadBundleError, Bundle, bundle_of, unpack
 from conformance.bundles.earning import NAMED
 from conformance.cli import commands
 from conformance.engine import preparation
-from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.oracle.rates import interval
+from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
 from conformance.planning.cells import Plan, make_plan
 from conformance.planning.selection import Choice
+from conformance.reports import results
+from conformance.reports.html import html
+from conformance.reports.markdown import markdown
+from conformance.reports.results import SCHEMA_VERSION, load_results
 from conformance.spec.capabilities import PROFILES
 from conformance.spec.topology import Topology
 
 pytestmark = pytest.mark.contract("C45")
 
+SCHEMA = json.loads((Path(results.__file__).parent / "schema" / f"results-{SCHEMA_VERSION}.json").read_text())
 RESULTS, JOURNAL = "conformance-cpu.json", "journal-cpu.jsonl"
 Members = dict[str, bytes]
 
 
+@pytest.mark.contract("C47")
+def test_what_a_run_writes_is_as_described_and_can_be_bundled(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    """The cell has two programs in each of its runs, and its process loses a callback of every third program."""
+    jsonschema = pytest.importorskip("jsonschema", reason="the dependency group `test` has it")
+    secrets = {"JAX_TOKEN": "a secret", "JAX_ENABLE_CHECKS": "0", "AWS_SECRET_ACCESS_KEY": "a secret"}
+    cell = cells("engine_fakes:FAILS_EVERY_THIRD_TIME", "call")
+    assert run_here(tmp_path, monkeypatch, *cell, "--repeat", "7", **secrets) == 1
+    printed = capsys.readouterr().out
+    folder = tmp_path / "results"
+    assert "a secret" not in (folder / RESULTS).read_text()
+    data = report_in(folder)
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+    assert "JAX_ENABLE_CHECKS=0" in data["run_info"]["cpu-1dev"]["variables"]
+    assert data["run"]["command"].endswith(f"{cell[0]} --repeat 7")
+    assert {"jax", "jaxlib", "numpy", "pytest"} <= {*data["run"]["packages"]}
+    assert data["run"]["begin"] <= data["run"]["end"] and data["run"]["begin"].endswith("+00:00")
+    repeated = data["cells"][0]["repeated"]
+    assert (repeated["runs"], repeated["failures"], repeated["confidence"]) == (7, 4, 0.95)
+    assert repeated["interval"] == pytest.approx(interval(4, 7))
+    assert [(way["verdict"], way["count"]) for way in repeated["outcomes"]] == [("fail", 4), ("pass", 3)]
+    assert (data["process_starts"], len(journal_in(folder, "end"))) == (1, 7)
+    runs = load_results(folder)
+    assert all("4 of 7" in text for text in (printed, markdown(runs), html(runs)))
+    assert commands.main(["bundle", str(folder)]) == 0
+    assert commands.main(["verify", str(folder / "bundle.zip")]) == 1
+    assert NAMED in capsys.readouterr().out
+    # A new verdict, stage or status is a change of meaning for a reader that knows the old ones.
+    described = SCHEMA["$defs"]["cell"]["properties"]
+    assert described["stage"]["enum"] == [*(stage.value for stage in Stage), None]
+    assert described["status"]["enum"] == [status.value for status in ExpectationStatus]
+    assert described["verdict"]["pattern"].partition(")")[0] == "^(" + "|".join(verdict.value for verdict in Verdict)
+
+
 @pytest.fixture
-def bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def bundle(tmp_path: Path, capsys: Capture) -> Path:
     assert commands.main(["bundle", str(fakes.write(tmp_path / "results"))]) == 0
     capsys.readouterr()
     return tmp_path / "results" / "bundle.zip"
@@ -58,7 +101,7 @@ def test_a_change_of_a_byte_is_refused(bundle: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_another_archive_of_the_members_is_refused(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_archive_of_the_members_is_refused(bundle: Path, capsys: Capture) -> None:
     with zipfile.ZipFile(bundle) as archive:
         found = {name: archive.read(name) for name in archive.namelist()}
     changes: dict[str, Members] = {
@@ -101,34 +144,28 @@ def changed(bundle: Path, change: Callable[[Members], object]) -> None:
 
 
 FAILS: dict[str, Any] = {"verdict": "fail", "stage": "callback"}
-CONTRADICTIONS: dict[str, tuple[Callable[[Members], object], str]] = {
-    "a failure as expected": (edit_cell(**FAILS), "is stored as as_expected, and judged again it is un"),
-    "a failure, and success": (
-        edit(lambda results: results["cells"][0].update(**FAILS, status="unexpected")),
-        "stored as 0, and it is 1",
-    ),
-    "a problem, and success": (edit(lambda results: results.update(problems=["x"])), "stored as 0, and it is 1"),
-    "a cell less": (edit(lambda results: results["cells"].pop()), "its cells are not those of its plan"),
-    "a cell twice": (edit(lambda results: results["cells"].append(results["cells"][0])), "has the cell"),
-    "no cell's id": (edit_cell(id="hostcb/jit/x/y"), "is no id of a cell"),
-    "an unknown verdict": (edit_cell(verdict="fine"), "fine"),
-    "a newer schema": (edit(lambda results: results.update(schema=2)), "has schema 2, and this reader knows 1"),
-    "another platform": (edit(lambda results: results.update(platform="tpu")), "holds the results of tpu"),
-    "no results": (lambda found: found.pop(RESULTS), "holds no results"),
-    "a stranger": (lambda found: found.update({"virus.exe": b"x"}), "virus.exe belongs to no result"),
-    "a journal without the pass": (
-        lambda found: found.update({JOURNAL: found[JOURNAL].split(b"\n", 1)[1]}),
-        f"{fakes.CORE} is stored as a pass, and its journal has none of it",
+FAILS_UNEXPECTEDLY = edit_cell(**FAILS, status="unexpected")
+CONTRADICTIONS: dict[str, Callable[[Members], object]] = {
+    "is stored as as_expected, and judged again it is un": edit_cell(**FAILS),
+    "code is stored as 0, and it is 1": FAILS_UNEXPECTEDLY,
+    "is stored as 0, and it is 1": edit(lambda results: results.update(problems=["x"])),
+    "its cells are not those of its plan": edit(lambda results: results["cells"].pop()),
+    "has the cell": edit(lambda results: results["cells"].append(results["cells"][0])),
+    "is no id of a cell": edit_cell(id="hostcb/jit/x/y"),
+    "fine": edit_cell(verdict="fine"),
+    "has schema 2, and this reader knows 1": edit(lambda results: results.update(schema=2)),
+    "holds the results of tpu": edit(lambda results: results.update(platform="tpu")),
+    "holds no results": lambda found: found.pop(RESULTS),
+    "virus.exe belongs to no result": lambda found: found.update({"virus.exe": b"x"}),
+    f"{fakes.CORE} is stored as a pass, and its journal has none of it": lambda found: found.update(
+        {JOURNAL: found[JOURNAL].split(b"\n", 1)[1]}
     ),
 }
 
 
-@pytest.mark.parametrize("what", CONTRADICTIONS)
-def test_results_that_contradict_themselves_are_refused(
-    what: str, bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    change, words = CONTRADICTIONS[what]
-    changed(bundle, change)
+@pytest.mark.parametrize("words", CONTRADICTIONS)
+def test_results_that_contradict_themselves_are_refused(words: str, bundle: Path, capsys: Capture) -> None:
+    changed(bundle, CONTRADICTIONS[words])
     assert commands.main(["verify", str(bundle), "--json"]) == 2
     said = capsys.readouterr()
     assert words in said.err
@@ -136,7 +173,7 @@ def test_results_that_contradict_themselves_are_refused(
 
 
 def test_a_worse_exit_code_is_accepted_and_a_published_digest_shows_other_contents(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
+    bundle: Path, capsys: Capture
 ) -> None:
     """A later version of the suite may know more reasons for the code."""
     published = unpack(bundle).digest
@@ -147,7 +184,7 @@ def test_a_worse_exit_code_is_accepted_and_a_published_digest_shows_other_conten
     assert commands.main(["verify", str(bundle), "--digest", published]) == 2
 
 
-def test_what_is_bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_bundled(tmp_path: Path, monkeypatch: Patch) -> None:
     """No name of a home folder, and no results that were edited."""
     monkeypatch.setenv("HOME", "/home/jane d\N{LATIN SMALL LETTER E WITH ACUTE}e")
     problem = f"{Path.home()}/project/x.py failed; {Path.home()}s"
@@ -160,95 +197,60 @@ def test_what_is_bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 # Profiles.
 
-
-class Verified:
-    """What `verify` says of results: the exit code, and each profile by its name, implementation and depth."""
-
-    def __init__(self, tmp_path: Path, capsys: pytest.CaptureFixture[str], **arguments: Any) -> None:
-        file = tmp_path / "bundle.zip"
-        file.write_bytes(bundle_of(fakes.write(tmp_path / "results", **arguments)).packed())
-        self.code = commands.main(["verify", str(file), "--json"])
-        claims = json.loads(capsys.readouterr().out)["profiles"]
-        self.claims = {f"{one['profile']} {one['implementation']} {one['depth']}": one for one in claims}
-
-    @property
-    def earned(self) -> set[str]:
-        return {name for name, one in self.claims.items() if one["earned"]}
-
-
 ALL = {f"{profile} hostcb run" for profile in PROFILES} | {"core jax run"}
+CORE, OTHERS = "core hostcb run", ALL - {"core hostcb run"}
 MISSING = Outcome(Verdict.MISSING, reason="planned and never run")
-OF_JAX = {fakes.OF_JAX: fakes.failing()}
 COMPILED, LOWERED, RUN = (f"hostcb/pure_callback/jit/tpu-1dev{depth}" for depth in ("@compile", "@lower", ""))
+AT_DEPTHS = {"cells": (COMPILED, LOWERED, RUN), "outcomes": {COMPILED: fakes.failing(Stage.COMPILE), RUN: MISSING}}
+OF_JAX = {"outcomes": {fakes.OF_JAX: fakes.failing()}, "known": fakes.KNOWN.format(cells="jax/*")}
+OF_CASE = {"outcomes": {fakes.CASE: fakes.failing()}, "known": fakes.KNOWN.format(cells="*/case.keeps_its_view.*")}
+
+
+def core(outcome: Outcome) -> dict[str, Any]:
+    return {"outcomes": {fakes.CORE: outcome}}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "earned", "reason"),
+    ("arguments", "earned", "profile", "reason"),
     [
-        ({}, ALL, ("ordered jax run", "the plan has no cell of it")),
+        ({}, ALL, "ordered jax run", "the plan has no cell of it"),
+        (core(fakes.failing()), OTHERS, CORE, f"1 of its 1 cells fail, the first is {fakes.CORE}: fail"),
+        (core(fakes.failing(verdict=Verdict.FLAKE)), OTHERS, CORE, "flake"),
+        (core(MISSING), OTHERS, CORE, f"1 of its 1 cells did not run, the first is {fakes.CORE}"),
+        (OF_JAX, ALL - {"core jax run"}, "core jax run", "1 of its 1 cells fail"),
+        # A known failure of a case is listed and costs nothing.
+        (OF_CASE, ALL, "zero-copy hostcb run", {fakes.CASE: "It is planted. https://example.org/1"}),
         (
-            {"outcomes": {fakes.CORE: fakes.failing()}},
-            ALL - {"core hostcb run"},
-            ("core hostcb run", f"1 of its 1 cells fail, the first is {fakes.CORE}: fail"),
+            *({"lacking": {"hostcb/io_callback/jit/cpu-1dev": "mine has no io_callback"}}, OTHERS, CORE),
+            "all cells of io_callback were left out: mine has no io_callback",
         ),
-        (
-            {"outcomes": {fakes.CORE: fakes.failing(verdict=Verdict.FLAKE)}},
-            ALL - {"core hostcb run"},
-            ("core hostcb run", "flake"),
-        ),
-        (
-            {"outcomes": {fakes.CORE: MISSING}},
-            ALL - {"core hostcb run"},
-            ("core hostcb run", f"1 of its 1 cells did not run, the first is {fakes.CORE}"),
-        ),
-        (
-            {"outcomes": OF_JAX, "known": fakes.KNOWN.format(cells="jax/*")},
-            ALL - {"core jax run"},
-            ("core jax run", "1 of its 1 cells fail"),
-        ),
-        (
-            {"lacking": {"hostcb/io_callback/jit/cpu-1dev": "mine has no io_callback"}},
-            ALL - {"core hostcb run"},
-            ("core hostcb run", "all cells of io_callback were left out: mine has no io_callback"),
-        ),
-        ({"problems": ["interrupted"]}, set(), ("core hostcb run", "the run had 1 problems, the first is: interr")),
-        (
-            {
-                "cells": (COMPILED, LOWERED, RUN),
-                "outcomes": {COMPILED: fakes.failing(Stage.COMPILE), RUN: MISSING},
-            },
-            {"core hostcb lower"},
-            ("core hostcb run", "did not run"),
-        ),
+        ({"problems": ["interrupted"]}, set(), CORE, "the run had 1 problems, the first is: interr"),
+        (AT_DEPTHS, {"core hostcb lower"}, CORE, "did not run"),
     ],
-    ids=["all", "fails", "flake", "missing", "known", "lacking", "problem", "depths"],
+    ids=["all", "fails", "flake", "missing", "known", "case", "lacking", "problem", "depths"],
 )
 def test_what_is_earned(
     arguments: Mapping[str, Any],
     earned: set[str],
-    reason: tuple[str, str],
+    profile: str,
+    reason: str | dict[str, str],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
-    verified = Verified(tmp_path, capsys, **arguments)
-    assert (verified.earned, verified.code) == (earned, 0 if earned else 1)
-    profile, words = reason
-    assert words in verified.claims[profile]["reasons"][0]
-
-
-def test_a_known_failure_of_a_case_is_listed_and_costs_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    known = fakes.KNOWN.format(cells="*/case.keeps_its_view.*")
-    verified = Verified(tmp_path, capsys, outcomes={fakes.CASE: fakes.failing()}, known=known)
-    assert verified.earned == ALL
-    failures = verified.claims["zero-copy hostcb run"]["known_failures"]
-    assert failures == {fakes.CASE: "It is planted. https://example.org/1"}
+    file = tmp_path / "bundle.zip"
+    file.write_bytes(bundle_of(fakes.write(tmp_path / "results", **arguments)).packed())
+    code = commands.main(["verify", str(file), "--json"])
+    found = json.loads(capsys.readouterr().out)["profiles"]
+    claims = {f"{one['profile']} {one['implementation']} {one['depth']}": one for one in found}
+    assert {name for name, one in claims.items() if one["earned"]} == earned
+    assert code == (0 if earned else 1)
+    claim = claims[profile]
+    assert claim["known_failures"] == reason if isinstance(reason, dict) else reason in claim["reasons"][0]
 
 
 @pytest.mark.parametrize("both", [True, False])
 def test_neither_refusals_alone_nor_cells_that_were_named_earn_a_profile(
-    both: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    both: bool, tmp_path: Path, capsys: Capture
 ) -> None:
     """A program that must be refused is as right as one that must be lowered, but not all of a callback are such."""
     cells = ["hostcb/buffer_callback/jit/tpu-1dev@lower", "hostcb/buffer_callback/vmap/tpu-1dev@lower"]
@@ -257,15 +259,9 @@ def test_neither_refusals_alone_nor_cells_that_were_named_earn_a_profile(
     assert commands.main(["bundle", str(folder)]) == 0
     assert commands.main(["verify", str(folder / "bundle.zip")]) == int(both)
     assert ("not earned: all programs with buffer_callback were refused" in capsys.readouterr().out) is both
-    named = fakes.changed(fakes.write(tmp_path / "named"), lambda results: results["run"].update(plan=None))
-    assert commands.main(["bundle", str(named)]) == 0
-    assert commands.main(["verify", str(named / "bundle.zip")]) == 1
-    assert NAMED in capsys.readouterr().out
 
 
-def test_the_plan_is_made_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plan_is_made_again(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     """From the recorded options, without those that only select: the plan of `--smoke` is the whole one."""
     file = tmp_path / "bundle.zip"
     file.write_bytes(bundle_of(fakes.write(tmp_path / "results")).packed())

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import results_fakes as fakes
 
-from conformance.cli.commands import main
 from conformance.cli.expect import entries
 from conformance.engine.preparation import IMPLEMENTATIONS
 from conformance.expectations.entries import (
@@ -44,11 +43,8 @@ LISTED = "hostcb/call/scan.pmap/cpu-8dev"
 PASS = Outcome(Verdict.PASS)
 CRASH = Outcome(Verdict.CRASH, Stage.CALLBACK, signal="SIGABRT")
 OTHERS = (
-    Outcome(Verdict.CRASH, Stage.CALLBACK, signal="SIGSEGV"),
-    Outcome(Verdict.CRASH, Stage.EXIT, signal="SIGABRT"),
-    Outcome(Verdict.FAIL, Stage.CALLBACK),
-    Outcome(Verdict.HANG),
-    Outcome(Verdict.HARNESS_ERROR),
+    *(replace(CRASH, signal="SIGSEGV"), replace(CRASH, stage=Stage.EXIT), Outcome(Verdict.FAIL, Stage.CALLBACK)),
+    *(Outcome(Verdict.HANG), Outcome(Verdict.HARNESS_ERROR)),
 )
 
 
@@ -58,29 +54,29 @@ def load(folder: Path, text: str) -> Expectations:
     return load_expectations(path)
 
 
-@pytest.fixture
-def expectations(tmp_path: Path) -> Expectations:
-    return load(tmp_path, ENTRY)
-
-
-@pytest.mark.parametrize(
-    ("intermittent", "passed"),
-    [("", ExpectationStatus.UNEXPECTED_PASS), ("intermittent = true\n", ExpectationStatus.AS_EXPECTED)],
-)
-def test_a_listed_cell_fails_in_exactly_one_way(tmp_path: Path, intermittent: str, passed: ExpectationStatus) -> None:
-    expectations = load(tmp_path, ENTRY + intermittent)
-    assert expectations.status(LISTED, CRASH) is ExpectationStatus.KNOWN_FAILURE
-    assert expectations.status(LISTED, PASS) is passed
-    for outcome in OTHERS:
-        assert expectations.status(LISTED, outcome) is ExpectationStatus.CHANGED_FAILURE
-    assert expectations.applicable("0.10.2").of(LISTED)
-    assert not expectations.applicable("0.12.0.1").of(LISTED)
+def test_a_listed_cell_fails_in_exactly_one_way(tmp_path: Path) -> None:
+    for more, passed in (
+        ("", ExpectationStatus.UNEXPECTED_PASS),
+        ("intermittent = true\n", ExpectationStatus.AS_EXPECTED),
+    ):
+        expectations = load(tmp_path, ENTRY + more)
+        assert expectations.status(LISTED, CRASH) is ExpectationStatus.KNOWN_FAILURE
+        assert expectations.status(LISTED, PASS) is passed
+        for outcome in OTHERS:
+            assert expectations.status(LISTED, outcome) is ExpectationStatus.CHANGED_FAILURE
+        assert expectations.applicable("0.10.2").of(LISTED)
+        assert not expectations.applicable("0.12.0.1").of(LISTED)
+    matching = {">=0.10.2": "0.10.2", ">=0.10,<0.12.1": "0.12.0.1", "<0.10": "0.9", "==0.10": "0.10.0", "": "0.10.2"}
+    assert all(version_matches(version, specifier) for specifier, version in matching.items())
+    assert not version_matches("0.10.2", ">0.10.2")
+    assert not version_matches("0.10.0", "<=0.9")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ('link = "https://example.org/1"', "", "'link' is missing"),
+        ('reason = "planted"', 'reason = " "', "say in 'reason' why it fails"),
         ('stage = "callback"', 'stage = "later"', "no stage"),
         ('"crash(SIGABRT)"', '"sometimes"', "no verdict"),
         ('reason = "planted"', 'reason = "planted"\nblame = "me"', "unknown key 'blame'"),
@@ -99,26 +95,15 @@ def test_malformed_files_say_why(tmp_path: Path, old: str, new: str, message: st
         load(tmp_path, ENTRY.replace(old, new))
 
 
-def test_versions_are_compared_as_numbers() -> None:
-    matching = {">=0.10.2": "0.10.2", ">=0.10,<0.12.1": "0.12.0.1", "<0.10": "0.9", "==0.10": "0.10.0", "": "0.10.2"}
-    assert all(version_matches(version, specifier) for specifier, version in matching.items())
-    assert not version_matches("0.10.2", ">0.10.2")
-    assert not version_matches("0.10.0", "<=0.9")
-
-
-def test_files_of_the_project_match_their_plans(cpu_plan: Plan) -> None:
+@pytest.mark.contract("C30")
+def test_entries_match_their_plans_and_are_about_what_runs_unless_they_name_a_depth(cpu_plan: Plan) -> None:
     plan = cpu_plan.with_(plan_over_processes(IMPLEMENTATIONS, [USUAL]))
     cells = [cell.id for cell in plan.cells]
-    expectations = load_expectations(EXPECTATIONS / "cpu.toml")
-    assert expectations.unmatched(cells) == ()
-    gone = Expectation(("hostcb/gone/*", cells[0]), "fail", "", "", "")
-    assert Expectations((gone,)).unmatched(cells) == ("hostcb/gone/*",)
-
-
-@pytest.mark.contract("C30")
-def test_an_expectation_is_about_what_runs_unless_it_names_a_depth() -> None:
-    entry = Expectation(("hostcb/call/*/tpu-*", "hostcb/call/*/tpu-*@lower"), "fail", "", "", "")
+    assert load_expectations(EXPECTATIONS / "cpu.toml").unmatched(cells) == ()
+    entry = Expectation(("hostcb/gone/*", cells[0]), "fail", "", "", "")
+    assert Expectations((entry,)).unmatched(cells) == ("hostcb/gone/*",)
     running = replace(entry, cells=("hostcb/call/*/tpu-*",))
+    entry = replace(entry, cells=("hostcb/call/*/tpu-*", "hostcb/call/*/tpu-*@lower"))
     assert entry.at(Depth.RUN) == running
     assert entry.at(Depth.LOWER) == replace(entry, cells=("hostcb/call/*/tpu-*@lower",))
     assert entry.at(Depth.COMPILE) is None
@@ -127,7 +112,8 @@ def test_an_expectation_is_about_what_runs_unless_it_names_a_depth() -> None:
     assert found.status("hostcb/call/jit/tpu-1dev", Outcome(Verdict.FAIL)) is ExpectationStatus.KNOWN_FAILURE
 
 
-def test_a_wrapped_implementation_has_the_known_failures_of_its_base(expectations: Expectations) -> None:
+def test_a_wrapped_implementation_has_the_known_failures_of_its_base(tmp_path: Path) -> None:
+    expectations = load(tmp_path, ENTRY)
     cells = [LISTED.replace("hostcb", "mine:WRAPPED"), LISTED.replace("hostcb", "other")]
     (entry,) = expectations.of_wrapped({"mine:WRAPPED": "hostcb", "third": "jax"}, cells)
     assert entry.cells == ("mine:WRAPPED/call/*.pmap/cpu-8dev",)
@@ -143,13 +129,10 @@ def test_a_wrapped_implementation_has_the_known_failures_of_its_base(expectation
 # The command `expect`.
 
 
-def cell(cell_id: str, verdict: str, status: str, stage: str | None = None, **fields: Any) -> dict[str, Any]:
-    own = {"verdict": verdict, "status": status, "stage": stage, "witness": "lost: cpu:0 never ran #1\nmore"}
-    return fakes.cell(cell_id, **own | fields)
-
-
-def fails(cell_id: str, status: str = "unexpected", **fields: Any) -> dict[str, Any]:
-    return cell(cell_id, "fail", status, "callback", **fields)
+def fails(cell_id: str, status: str = "unexpected", verdict: str = "fail", **fields: Any) -> dict[str, Any]:
+    own = {"stage": "callback" if verdict == "fail" else None, "verdict": verdict}
+    witness = fields.pop("witness", "cpu:0 never ran #1\nmore")
+    return fakes.failed(f"hostcb/{cell_id}", "lost", witness, status, **own | fields)
 
 
 def printed(folder: Path, *cells: dict[str, Any], stale: tuple[str, ...] = ()) -> str:
@@ -158,31 +141,26 @@ def printed(folder: Path, *cells: dict[str, Any], stale: tuple[str, ...] = ()) -
     return "\n".join(entries(record, "2026-02-02", whole=True))
 
 
-def test_failures_that_are_alike_become_one_entry(tmp_path: Path) -> None:
+def test_failures_that_are_alike_become_one_entry_and_what_a_person_has_to_change_a_comment(tmp_path: Path) -> None:
+    """Neither a witness nor an id of a cell can spoil the file."""
     text = printed(
         tmp_path,
-        fails("hostcb/id_tap/scan/cpu-1dev"),
-        fails("hostcb/id_tap/scan/cpu-8dev"),
-        fails("hostcb/id_tap/vmap/cpu-8dev"),
-        cell("hostcb/id_tap/vmap/cpu-1dev", "pass", "as_expected"),
-        cell("hostcb/call/vmap/cpu-8dev", "crash(SIGABRT)", "unexpected"),
-        fails("hostcb/call/scan/cpu-1dev", "known_failure", expected="fail"),
+        *map(fails, ("id_tap/scan/cpu-1dev", "id_tap/scan/cpu-8dev", "id_tap/vmap/cpu-8dev")),
+        fails("id_tap/vmap/cpu-1dev", "as_expected", "pass"),
+        fails("call/vmap/cpu-8dev", verdict="crash(SIGABRT)"),
+        fails("call/scan/cpu-1dev", "known_failure", expected="fail"),
     )
     lost, crashed = read_entries(text, "printed")
     assert lost.cells == ("hostcb/id_tap/scan/cpu-*", "hostcb/id_tap/vmap/cpu-8dev")
     assert (lost.verdict, lost.stage, lost.jax, lost.since) == ("fail", Stage.CALLBACK, ">=0.12.0", "2026-02-02")
     assert (crashed.cells, crashed.verdict) == (("hostcb/call/vmap/cpu-8dev",), "crash(SIGABRT)")
-
-
-def test_what_a_person_has_to_change_is_a_comment(tmp_path: Path) -> None:
-    """Neither a witness nor an id of a cell can spoil the file."""
     evil = '\x00\x1b[31m """ \x7f \U0001f600 [[expect]]\n'
     text = printed(
         tmp_path,
-        cell("hostcb/call/scan/cpu-1dev", "pass", "unexpected_pass", expected="fail"),
-        fails("hostcb/call/vmap/cpu-1dev", "changed_failure", expected="hang"),
-        cell("hostcb/call/cond/cpu-1dev", "flake", "unexpected"),
-        fails(f"hostcb/{evil}/scan/cpu-1dev", witness=evil),
+        fails("call/scan/cpu-1dev", "unexpected_pass", "pass", expected="fail"),
+        fails("call/vmap/cpu-1dev", "changed_failure", expected="hang"),
+        fails("call/cond/cpu-1dev", verdict="flake"),
+        fails(f"{evil}/scan/cpu-1dev", witness=evil),
         stale=("gone/*",),
     )
     comments = [line for line in text.splitlines() if line.startswith("# ")]
@@ -190,28 +168,3 @@ def test_what_a_person_has_to_change_is_a_comment(tmp_path: Path) -> None:
     assert all(name in comment for name, comment in zip(named, comments, strict=False)), comments
     found = {cell for entry in read_entries(text, "printed") for cell in entry.cells}
     assert found == {"hostcb/call/vmap/cpu-1dev", f"hostcb/{evil}/scan/cpu-1dev"}
-
-
-def test_the_command_from_a_run_to_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run refuses the entry until somebody has written why; then everything is expected, and the reason is shown."""
-    known = "jax/io_callback/grad.scan.detached/cpu-1dev"
-    expectations = tmp_path / "cpu.toml"
-    expectations.touch()
-    arguments = ["run", "-n", "1", "--results", str(tmp_path), "--expectations", str(expectations), "--cell", known]
-    assert main(arguments) == 1
-    ((found,),) = (run.cells for run in load_results(tmp_path))
-    assert (found.id, found.verdict, found.stage, found.anomaly) == (known, "fail", "callback", "lost")
-    assert found.history
-    capsys.readouterr()
-    assert main(["expect", str(tmp_path)]) == 0
-    entry = capsys.readouterr().out
-    expectations.write_text(entry)
-    with pytest.raises(ExpectationError, match="'reason'"):
-        load_expectations(expectations)
-    expectations.write_text(entry.replace('reason = ""', 'reason = "dropped"').replace('link = ""', 'link = "none"'))
-    assert main(arguments) == 0
-    # As it is the only cell, the terminal shows the reason.
-    assert "dropped" in capsys.readouterr().out
-    assert fakes.Page((tmp_path / "index.html").read_text()).data["known"][0]["reason"] == "dropped"
-    assert main(["expect", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ import pytest
 from jax._src.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from suite_runs import Patch
 
 import hostcb
 from conformance.implementations import load
@@ -31,18 +31,14 @@ MESH = Mesh(np.array(DEVICES), ("x",))
 SITES = ("first", "second", "third")
 
 
-def at(site: str) -> Any:
-    return jax.named_scope(f"{SITE_MARK}{site}{SITE_END}")
+def at(site: str, call: Any, x: Any, *arguments: Any, **options: Any) -> Any:
+    """A callback at a site, with its operand after the other arguments."""
+    with jax.named_scope(f"{SITE_MARK}{site}{SITE_END}"):
+        return call(*arguments, x, **options)
 
 
 def tap(site: str, x: Any) -> Any:
-    with at(site):
-        return hostcb.id_tap(lambda value, transforms: None, x)
-
-
-def call(site: str, x: Any) -> Any:
-    with at(site):
-        return hostcb.call(lambda value: value, x, result_shape=x)
+    return at(site, hostcb.id_tap, x, lambda value, transforms: None)
 
 
 def in_a_row(x: Any) -> Any:
@@ -58,30 +54,30 @@ def in_a_branch(x: Any) -> Any:
 
 
 def in_place(x: Any) -> Any:
-    with at("first"):
-        return hostcb.buffer_callback(lambda context, out, value: None, x, input_output_aliases={0: 0})(x)
+    call = hostcb.buffer_callback(lambda context, out, value: None, x, input_output_aliases={0: 0})
+    return at("first", call, x)
 
 
 def pure(x: Any) -> Any:
-    with at("first"):
-        return hostcb.pure_callback(lambda value: value, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+    return at("first", hostcb.pure_callback, x, lambda value: value, jax.ShapeDtypeStruct(x.shape, x.dtype))
 
 
 def shown(x: Any) -> Any:
-    with at("first"):
-        hostcb.debug.callback(lambda value: None, x)
+    at("first", hostcb.debug.callback, x, lambda value: None)
     return x
 
 
 def two_calls(x: Any) -> Any:
-    return call("second", call("first", x))
+    for site in SITES[:2]:
+        x = at(site, hostcb.call, x, lambda value: value, result_shape=x)
+    return x
 
 
 def sharded(function: Any) -> Any:
     return jax.shard_map(function, mesh=MESH, in_specs=P("x"), out_specs=P("x"))
 
 
-def lowered(platform: str, function: Callable[[Any], Any], shape: tuple[int, ...], spread: bool) -> tuple[str, StandIn]:
+def lowered(platform: str, function: Any, shape: tuple[int, ...], spread: bool) -> tuple[str, StandIn]:
     operand = jax.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(MESH, P("x")) if spread else None)
     with lowering_for(platform) as client:
         # A program that JAX knows already would not be lowered again.
@@ -91,9 +87,8 @@ def lowered(platform: str, function: Callable[[Any], Any], shape: tuple[int, ...
 
 
 def wanted(platform: str, sites: tuple[str, ...], **fields: Any) -> Wanted:
-    return Wanted(
-        **{"device_count": 1, "ordered": True, "needed": frozenset(sites), "target": TARGETS[platform]} | fields
-    )
+    own = {"device_count": 1, "ordered": True, "needed": frozenset(sites), "target": TARGETS[platform]}
+    return Wanted(**own | fields)
 
 
 def kinds(text: str, expected: Wanted, client: StandIn | None = None) -> list[str]:
@@ -108,22 +103,20 @@ SHARDING = r", sdy.sharding = #sdy.sharding_per_value<\[<@maximal[^>]*>[^}]*\]>"
 MANUAL = r"sdy.sharding = #sdy.sharding_per_value<\[<@empty_mesh, \[\]>\]>"
 ALIASES = r"output_operand_aliases = \[[^]]*\[\][^]]*\[\][^]]*\], "
 FRESH = r"%fresh = stablehlo.create_token : !stablehlo.token\n\1%fresh,"
+OLDER = r'("stablehlo.send"\(%\d+, )%1#1\)'
+OF_LOOP, LATE = r"stablehlo.return %\d+(, %\d+, %iterArg)", r"stablehlo.return %iterArg\1"
+OF_BRANCH = r"stablehlo.return %\d+(, %\d+ : !)"
 ON_FOUR: dict[str, Any] = {"device_count": 4}
 ON_EACH = ON_FOUR | {"ordered": False}
 IN_PLACE: dict[str, Any] = {"ordered": False, "effectful": False, "in_place": True, "aliased": True}
 
 # The platform, a program that is good, what is wanted of it, a defect in its text, and what must be found.
 TAMPERED: dict[str, tuple[str, Any, dict[str, Any], str, str, str]] = {
-    "older token of a call": (*("cuda", in_a_row, {}, r"(@xla_ffi_python_gpu_callback\()%0,", r"\1%arg0,", "order"),),
-    "older token of a send": ("tpu", in_a_row, {}, r'("stablehlo.send"\(%\d+, )%1#1\)', r"\1%arg0)", "order"),
+    "older token of a call": ("cuda", in_a_row, {}, r"(@xla_ffi_python_gpu_callback\()%0,", r"\1%arg0,", "order"),
+    "older token of a send": ("tpu", in_a_row, {}, OLDER, r"\1%arg0)", "order"),
     "fresh token": ("cuda", in_a_row, {}, CALL, FRESH, "order"),
-    "token of a loop": (
-        *("cuda", in_a_loop, {}),
-        *(r"stablehlo.return %\d+(, %\d+, %iterArg)", r"stablehlo.return %iterArg\1", "order"),
-    ),
-    "token of a branch": (
-        *("cuda", in_a_branch, {}, r"stablehlo.return %\d+(, %\d+ : !)", r"stablehlo.return %arg0\1", "order"),
-    ),
+    "token of a loop": ("cuda", in_a_loop, {}, OF_LOOP, LATE, "order"),
+    "token of a branch": ("cuda", in_a_branch, {}, OF_BRANCH, r"stablehlo.return %arg0\1", "order"),
     "no sharding of a call": ("cuda", in_a_row, ON_FOUR, SHARDING, "", "sharding"),
     "no sharding of a send": ("tpu", in_a_row, ON_FOUR, SHARDING, "", "sharding"),
     "call on another device": ("cuda", in_a_row, ON_FOUR, r"device_ids=\[0\]", "device_ids=[1]", "sharding"),
@@ -150,7 +143,7 @@ def test_a_defect_in_the_text_is_found(what: str) -> None:
     assert kinds(tampered, expected)[0] == kind
 
 
-def test_without_shardy_each_transfer_in_a_shard_map_is_manual() -> None:
+def test_transfers_without_shardy_and_those_with_swapped_channels() -> None:
     jax.config.update("jax_use_shardy_partitioner", False)
     try:
         text, _ = lowered("tpu", sharded(in_a_row), (4,), True)
@@ -159,10 +152,7 @@ def test_without_shardy_each_transfer_in_a_shard_map_is_manual() -> None:
     expected = wanted("tpu", SITES, device_count=4)
     assert kinds(text, expected) == []
     tampered = re.sub(r'("stablehlo.send".*?), mhlo.sharding = "\{manual\}"', r"\1", text, count=1)
-    assert kinds(tampered, expected) == ["sharding"]
-
-
-def test_channels_that_are_swapped_are_found() -> None:
+    assert kinds(tampered, expected) == ["sharding"], "each transfer in a shard_map is manual"
     text, client = lowered("tpu", two_calls, (4,), False)
     first, second = (str(callback.sends[0]) for callback in client.callbacks)
     pattern = rf'(handle = |rendezvous = ")({first}|{second})\b'
@@ -170,7 +160,7 @@ def test_channels_that_are_swapped_are_found() -> None:
     assert kinds(swapped, wanted("tpu", SITES[:2]), client) == ["channel"]
 
 
-def test_another_program_than_is_wanted_is_found() -> None:
+def test_another_program_than_is_wanted_is_found(monkeypatch: Patch) -> None:
     unneeded = {"ordered": False, "effectful": False, "unneeded": frozenset({"first"})}
     for platform, program, expected, kind in (
         ("cuda", in_a_row, wanted("cuda", (*SITES, "fourth")), "lost"),
@@ -179,6 +169,13 @@ def test_another_program_than_is_wanted_is_found() -> None:
         ("tpu", pure, wanted("tpu", (), **unneeded), "kept"),
     ):
         assert kinds(lowered(platform, program, (4,), False)[0], expected)[0] == kind
+    # A defect of an implementation fails its cell.
+    jax.clear_caches()
+    monkeypatch.setattr(hostcb._compat, "annotate", lambda *others: None)
+    cell: Any = parse_cell("hostcb/id_tap/pjit/cuda-4dev@lower")
+    recorder = Recorder({device.id: index for index, device in enumerate(DEVICES)})
+    outcome = take_cell(cell, load("hostcb"), recorder, DEVICES)
+    assert (outcome.verdict, outcome.anomaly) == (Verdict.FAIL, "sharding"), outcome.reason
 
 
 def test_sites_are_found_in_compiled_programs() -> None:
@@ -193,15 +190,5 @@ def test_sites_are_found_in_compiled_programs() -> None:
     assert compiled_sites(text, TARGETS["tpu"]) == ["forward_end", None]
     assert compiled_sites(text, TARGETS["cuda"]) == ["forward_end"]
     # A callback without a name may be any that is missing.
-    assert lost_sites(frozenset(SITES), ["first", "second"]) == ["third"]
-    assert lost_sites(frozenset(SITES), ["first", "second", None]) == []
-    assert lost_sites(frozenset(SITES), ["first", None]) == ["second", "third"]
-
-
-def test_a_defect_of_an_implementation_fails_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    jax.clear_caches()
-    monkeypatch.setattr(hostcb._compat, "annotate", lambda *others: None)
-    cell = parse_cell("hostcb/id_tap/pjit/cuda-4dev@lower")
-    recorder = Recorder({device.id: index for index, device in enumerate(DEVICES)})
-    outcome = take_cell(cell, load("hostcb"), recorder, DEVICES)  # type: ignore[arg-type]
-    assert (outcome.verdict, outcome.anomaly) == (Verdict.FAIL, "sharding"), outcome.reason
+    for found, lost in ((SITES[:2], ["third"]), ((*SITES[:2], None), []), (("first", None), ["second", "third"])):
+        assert lost_sites(frozenset(SITES), found) == lost

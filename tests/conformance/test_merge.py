@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from suite_runs import Capture
 
 from conformance.cli import commands
 from conformance.engine import preparation
@@ -27,15 +29,12 @@ PASS, FAIL = Outcome(Verdict.PASS, seconds=0.5), Outcome(Verdict.FAIL, Stage.CAL
 @pytest.fixture
 def shard(tmp_path: Path) -> Callable[..., Path]:
     """Writes the results of a shard, as if its cells had run."""
-    known = tmp_path / "none.toml"
-    known.touch()
 
     def write(text: str, cells: list[str] = CELLS, folder: str = "", **outcomes: Outcome) -> Path:
         results = tmp_path / (folder or text.replace("/", "-of-"))
         results.mkdir()
-        arguments = ["run", "--shard", text, "--results", str(results), "--expectations", str(known)]
-        arguments += [f"--cell={cell}" for cell in cells]
-        run = preparation.prepare(RunOptions.of(commands.parsed(arguments)))
+        arguments = ["run", "--shard", text, "--results", str(results), "--expectations", os.devnull]
+        run = preparation.prepare(RunOptions.of(commands.parsed([*arguments, *(f"--cell={cell}" for cell in cells)])))
         for cell in run.cells:
             run._report.add(cell, outcomes.get(cell.callback_name, PASS))
         run._report.run_info = {"cpu-1dev": dict(INFO)}
@@ -48,35 +47,43 @@ def shard(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def merge(out: Path, *folders: Path) -> tuple[int, dict[str, Any]]:
-    code = commands.main(["merge", *map(str, folders), "--results", str(out)])
-    return code, json.loads((out / "conformance-cpu.json").read_text())
+def data_in(folder: Path) -> Any:
+    return json.loads((folder / "conformance-cpu.json").read_text())
+
+
+def merge(out: Path, *folders: Path) -> int:
+    return commands.main(["merge", *map(str, folders), "--results", str(out)])
 
 
 def change(folder: Path, **fields: Any) -> Path:
-    file = folder / "conformance-cpu.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    (folder / "conformance-cpu.json").write_text(json.dumps(data_in(folder) | fields))
     return folder
 
 
-def test_all_shards_are_one_run(shard: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folders = [shard(f"{number}/3", debug_print=FAIL) for number in (3, 1, 2)]
-    code, data = merge(tmp_path / "out", *folders)
-    assert code == data["exit_code"] == 1
+def refusal(capsys: Capture, out: Path, *folders: Path) -> str:
+    assert merge(out, *folders) == 2
+    assert not (out / "conformance-cpu.json").exists() or out in folders
+    return capsys.readouterr().err
+
+
+def test_all_shards_are_one_run(shard: Any, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "out"
+    assert merge(out, *(shard(f"{number}/3", debug_print=FAIL) for number in (3, 1, 2))) == 1
+    data = data_in(out)
     assert [cell["id"] for cell in data["cells"]] == CELLS
-    assert (data["seconds"], data["process_starts"], data["problems"]) == (3.0, 3, [])
+    assert (data["seconds"], data["process_starts"], data["problems"], data["exit_code"]) == (3.0, 3, [], 1)
     assert [one["shard"] for one in data["merged"]] == [1, 2, 3]
     assert data["run_info"] == {"cpu-1dev": INFO}
-    (run,) = load_results(tmp_path / "out")
+    (run,) = load_results(out)
     assert [cell.id for cell in run.unexpected] == ["jax/debug_print/eager/cpu-1dev"]
-    ended = [json.loads(line)["cell"] for line in (tmp_path / "out" / "journal-cpu.jsonl").read_text().splitlines()]
+    ended = [json.loads(line)["cell"] for line in (out / "journal-cpu.jsonl").read_text().splitlines()]
     assert sorted(ended) == sorted(CELLS)
     assert "4 of 5 cells passed" in capsys.readouterr().out
-    assert (tmp_path / "out" / "index.html").exists()
+    assert (out / "index.html").exists()
     # It is what one run would have written.
     whole = shard("1/1", debug_print=FAIL, folder="whole")
-    assert commands.main(["diff", str(whole), str(tmp_path / "out")]) == 0
-    assert "is merged already" in refusal(capsys, tmp_path / "again", tmp_path / "out")
+    assert commands.main(["diff", str(whole), str(out)]) == 0
+    assert "is merged already" in refusal(capsys, tmp_path / "again", out)
 
 
 def test_what_is_missing_and_problems_are_named(shard: Any, tmp_path: Path) -> None:
@@ -86,13 +93,9 @@ def test_what_is_missing_and_problems_are_named(shard: Any, tmp_path: Path) -> N
     interrupted = ["the run was interrupted", "cpu-1dev: hang", words]
     change(first, problems=interrupted, gaps=interrupted[:1], stale_expectations=["gone"])
     change(third, problems=[words], stale_expectations=["gone"])
-    code, data = merge(tmp_path / "out", first, third)
-    assert code == data["exit_code"] == 1
-    ran = {
-        cell["id"]
-        for folder in (first, third)
-        for cell in json.loads((folder / "conformance-cpu.json").read_text())["cells"]
-    }
+    assert merge(tmp_path / "out", first, third) == 1
+    data = data_in(tmp_path / "out")
+    ran = {cell["id"] for folder in (first, third) for cell in data_in(folder)["cells"]}
     missing = [cell for cell in CELLS if cell not in ran]
     assert missing and [cell["id"] for cell in data["cells"]] == CELLS
     records = {cell["id"]: cell for cell in data["cells"] if cell["verdict"] == "missing"}
@@ -103,39 +106,34 @@ def test_what_is_missing_and_problems_are_named(shard: Any, tmp_path: Path) -> N
     named |= {f"shard 3/3 has not run 1 cell: {cell}" for cell in records.keys() - {*missing}}
     assert {*data["gaps"]} == named
     assert {*data["problems"]} == named | {"shard 1/3: cpu-1dev: hang", words}
-    assert data["stale_expectations"] == ["gone"]
+    assert (data["stale_expectations"], data["exit_code"]) == (["gone"], 1)
+    # An entry that one shard alone does not use is none.
+    change(third, problems=[], stale_expectations=[])
+    merge(tmp_path / "again", first, third)
+    assert data_in(tmp_path / "again")["stale_expectations"] == []
 
 
-def refusal(capsys: pytest.CaptureFixture[str], out: Path, *folders: Path) -> str:
-    assert commands.main(["merge", *map(str, folders), "--results", str(out)]) == 2
-    assert not (out / "conformance-cpu.json").exists() or out in folders
-    return capsys.readouterr().err
-
-
-def test_parts_of_different_wholes_are_refused(shard: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = shard("1/2"), shard("2/2")
-    file = second / "conformance-cpu.json"
-    before = file.read_text()
+def test_parts_of_different_wholes_are_refused(shard: Any, tmp_path: Path, capsys: Capture) -> None:
+    first, second, out = shard("1/2"), shard("2/2"), tmp_path / "out"
+    before = data_in(second)
     fields: dict[str, dict[str, Any]] = {
         "the versions of jax are": {"versions": {"jax": "0.4.31"}},
         "the option repeat are": {"options": {"repeat": 7}},
         "with cpu-1dev, jax is 0.12.0 and 0.10.2": {"run_info": {"cpu-1dev": INFO | {"jax": "0.10.2"}}},
-        "is in": {"cells": json.loads((first / "conformance-cpu.json").read_text())["cells"]},
+        "is in": {"cells": data_in(first)["cells"]},
     }
     for words, changed in fields.items():
-        assert words in refusal(capsys, tmp_path / "out", first, change(second, **changed))
-        file.write_text(before)
+        assert words in refusal(capsys, out, first, change(second, **before | changed))
+    change(second, **before)
     others = {
-        "shard 1/2 is there twice": (first, second),
-        "the selections have cells: 5 and 3": (shard("2/2", cells=CELLS[:3], folder="other"),),
-        "they are shards of 2 and 3": (shard("3/3"),),
-        "holds no conformance-PLATFORM.json": (tmp_path / "nowhere",),
+        "shard 1/2 is there twice": (first, first, second),
+        "the selections have cells: 5 and 3": (first, shard("2/2", cells=CELLS[:3], folder="other")),
+        "they are shards of 2 and 3": (first, shard("3/3")),
+        "holds no conformance-PLATFORM.json": (first, tmp_path / "nowhere"),
     }
     for words, folders in others.items():
-        again = (first,) if len(folders) > 1 else ()
-        assert words in refusal(capsys, tmp_path / "out", first, *again, *folders)
+        assert words in refusal(capsys, out, *folders)
     assert "is one of the folders to merge" in refusal(capsys, first, first, second)
-    data = json.loads(before)
-    del data["shard"]
-    file.write_text(json.dumps(data))
-    assert "is of no shard" in refusal(capsys, tmp_path / "out", first, second)
+    del before["shard"]
+    (second / "conformance-cpu.json").write_text(json.dumps(before))
+    assert "is of no shard" in refusal(capsys, out, first, second)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from suite_runs import Capture, Patch
 
 from conformance.cli import minimise
 from conformance.cli.commands import main
@@ -29,8 +30,6 @@ ERROR = Outcome(Verdict.FAIL, Stage.TRACE, "error: ValueError: no", anomaly="err
 PASS = Outcome(Verdict.PASS)
 
 LARGE = "jax/io_callback/jit.grad.scan.detached+int8-matrix-dict/cpu-8dev+part+x64+sync"
-
-# The search.
 
 Numbers = frozenset[int]
 
@@ -56,9 +55,6 @@ def test_the_result_fails_and_nothing_one_step_simpler_does(start: Numbers, caus
     assert all(after < before for before, after in zip([start, *steps], steps, strict=False))
 
 
-# The steps.
-
-
 @pytest.mark.parametrize(
     ("fails", "found"),
     [
@@ -73,7 +69,7 @@ def test_the_result_fails_and_nothing_one_step_simpler_does(start: Numbers, caus
         (lambda cell: cell.program.names[-2:] == ("scan", "detached"), "jax/io_callback/jvp.scan.detached/cpu-1dev"),
     ],
 )
-def test_steps_leave_out_what_is_no_cause(fails: Callable[[Cell], bool], found: str) -> None:
+def test_steps_leave_out_what_is_no_cause(fails: Any, found: str) -> None:
     assert smallest(parse_cell(LARGE), simpler, fails).id == found
 
 
@@ -114,16 +110,13 @@ def test_steps_of_every_transform_of_cases_and_of_the_table() -> None:
 # Failures and counts.
 
 
-def test_how_a_cell_fails() -> None:
-    assert failure_of(PASS) is None
-    assert str(failure_of(LOST)) == "fail at callback: lost"
-    assert str(failure_of(ERROR)) == "fail at trace: error (ValueError)"
+def test_how_a_cell_fails_and_how_often() -> None:
+    lost, error = failure_of(LOST), failure_of(ERROR)
+    assert (failure_of(PASS), str(lost)) == (None, "fail at callback: lost")
+    assert str(error) == "fail at trace: error (ValueError)"
     crash = Outcome(Verdict.CRASH, Stage.DISPATCH, "the process ended", signal="SIGABRT")
     assert failure_of(crash) == Failure("crash(SIGABRT)")
-
-
-def test_several_runs_if_the_failure_comes_by_chance() -> None:
-    lost, error = failure_of(LOST), failure_of(ERROR)
+    # Several runs if the failure comes by chance.
     rest = iter([None, lost, error, lost, *[None] * 4, None, error, lost, None])
     counts = Counts[str](lambda thing: next(rest), runs=4)
     assert counts.observe("start") == lost
@@ -131,11 +124,7 @@ def test_several_runs_if_the_failure_comes_by_chance() -> None:
     assert [counts.fails(name) for name in ("passes", "fails")] == [False, True]
     counts.measure("fails")
     assert counts.how_often("fails") == "in 1 of 4 runs"
-
-
-def test_a_smaller_thing_may_fail_less_often() -> None:
-    """`large` always fails, `middle` in half of its runs, and `small` in its second run."""
-    lost = failure_of(LOST)
+    # `large` always fails, `middle` in half of its runs, and `small` in its second run.
     runs = {"large": [lost] * 2, "middle": [lost, None], "small": [None, None, lost]}
     counts = Counts[str](lambda thing: runs[thing].pop(0), runs=2)
     assert counts.observe("large") == lost
@@ -149,65 +138,65 @@ def test_a_smaller_thing_may_fail_less_often() -> None:
 
 
 @pytest.fixture
-def outcomes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Cell], Outcome]], None]:
-    """Sets the outcomes of cells, which no process runs."""
+def minimised(monkeypatch: Patch, capsys: Capture) -> Any:
+    """The exit code of the command, what it prints, and its errors; the outcomes of cells are of a function."""
 
-    def set_them(outcome: Callable[[Cell], Outcome]) -> None:
+    def run(outcome: Any, *arguments: str) -> tuple[int, list[str], str]:
         monkeypatch.setattr(trials, "trials", lambda deadline: nullcontext(outcome))
+        code = main(["minimise", *arguments])
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err
 
-    return set_them
+    return run
 
 
-def test_the_command_prints_each_step_and_the_smallest(
-    outcomes: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    outcomes(lambda cell: LOST if isinstance(cell, ProgramCell) and "scan" in cell.program.names else PASS)
+def test_the_command_prints_each_step_and_the_smallest(minimised: Any, tmp_path: Path) -> None:
+    def scans(cell: Cell) -> Outcome:
+        return LOST if isinstance(cell, ProgramCell) and "scan" in cell.program.names else PASS
+
     file = tmp_path / "cell.py"
-    assert main(["minimise", "jax/io_callback/jit.scan/cpu-8dev+part", "--program", str(file)]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "jax/io_callback/jit.scan/cpu-8dev+part: fail at callback: lost, in 3 of 3 runs",
-        "without jit: jax/io_callback/scan/cpu-8dev+part",
-        "placement all: jax/io_callback/scan/cpu-8dev",
-        "on cpu-1dev: jax/io_callback/scan/cpu-1dev",
-        "smallest of 7 cells: jax/io_callback/scan/cpu-1dev: fail at callback: lost, in 3 of 3 runs",
-    ]
+    assert minimised(scans, "jax/io_callback/jit.scan/cpu-8dev+part", "--program", str(file))[:2] == (
+        0,
+        [
+            "jax/io_callback/jit.scan/cpu-8dev+part: fail at callback: lost, in 3 of 3 runs",
+            "without jit: jax/io_callback/scan/cpu-8dev+part",
+            "placement all: jax/io_callback/scan/cpu-8dev",
+            "on cpu-1dev: jax/io_callback/scan/cpu-1dev",
+            "smallest of 7 cells: jax/io_callback/scan/cpu-1dev: fail at callback: lost, in 3 of 3 runs",
+        ],
+    )
     assert file.read_text().startswith("# jax/io_callback/scan/cpu-1dev\n")
     # Where no program of JAX alone shows the failure it imports the suite.
-    for cell_id, outcome, call in (
-        ("hostcb/call/case.raises.jit/cpu-2dev", LOST, "run_case"),
-        ("jax/io_callback/eager/cpu-1dev", replace(LOST, anomaly="overlap"), "run_cell"),
+    for cell_id, kind, call in (
+        ("hostcb/call/case.raises.jit/cpu-2dev", "lost", "run_case"),
+        ("jax/io_callback/eager/cpu-1dev", "overlap", "run_cell"),
     ):
-        outcomes(lambda cell, outcome=outcome: outcome)
-        assert main(["minimise", cell_id, "--program", str(file)]) == 0
+        assert minimised(lambda cell, kind=kind: replace(LOST, anomaly=kind), cell_id, "--program", str(file))[0] == 0
         assert call in file.read_text()
 
 
-def test_an_interrupt_prints_the_smallest_so_far(outcomes: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    def only_on_eight(cell: Cell, otherwise: BaseException) -> Outcome:
-        if cell.topology.device_count < 8:
-            raise otherwise
-        return LOST
+def test_an_interrupt_prints_the_smallest_so_far_and_some_cells_cannot_be_made_smaller(minimised: Any) -> None:
+    def on_eight(otherwise: BaseException) -> Any:
+        def outcome(cell: Cell) -> Outcome:
+            if cell.topology.device_count < 8:
+                raise otherwise
+            return LOST
 
-    outcomes(lambda cell: only_on_eight(cell, KeyboardInterrupt()))
-    assert main(["minimise", "jax/io_callback/jit.scan/cpu-8dev"]) == 1
-    out, err = capsys.readouterr()
-    assert "jax/io_callback/eager/cpu-8dev: fail at callback: lost, in 1 of 1 run" in out.splitlines()[-1]
-    assert err.startswith("interrupted")
+        return outcome
+
+    scan = "jax/io_callback/scan/cpu-8dev"
+    code, out, err = minimised(on_eight(KeyboardInterrupt()), "jax/io_callback/jit.scan/cpu-8dev")
+    assert (code, err.startswith("interrupted")) == (1, True)
+    assert "jax/io_callback/eager/cpu-8dev: fail at callback: lost, in 1 of 1 run" in out[-1]
     # A topology that does not start is no smaller cell.
-    outcomes(lambda cell: only_on_eight(cell, WorkerStartError("no such devices")))
-    assert main(["minimise", "jax/io_callback/scan/cpu-8dev"]) == 0
-    assert "jax/io_callback/eager/cpu-8dev" in capsys.readouterr().out.splitlines()[-1]
-    assert main(["minimise", "jax/io_callback/scan/cpu-4dev"]) == 2
-
-
-def test_nothing_that_can_be_made_smaller(outcomes: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes(lambda cell: PASS)
-    assert main(["minimise", "jax/io_callback/scan/cpu-1dev", "--runs", "2"]) == minimise.PASSES == 3
-    assert "passes in 2 of 2 runs" in capsys.readouterr().out
-    outcomes(lambda cell: Outcome(Verdict.HARNESS_ERROR, None, "a bug"))
-    for arguments in (["jax/io_callback/scan/cpu-1dev"], ["nonsense"], [LARGE, "--program", "/nowhere/cell.py"]):
-        assert main(["minimise", *arguments]) == 2
-        assert capsys.readouterr().err.startswith("ERROR: ")
+    code, out, _ = minimised(on_eight(WorkerStartError("no such devices")), scan)
+    assert (code, "jax/io_callback/eager/cpu-8dev" in out[-1]) == (0, True)
+    assert minimised(on_eight(WorkerStartError("no such devices")), scan.replace("8", "4"))[0] == 2
+    code, out, _ = minimised(lambda cell: PASS, scan, "--runs", "2")
+    assert (code, minimise.PASSES, "passes in 2 of 2 runs" in out[0]) == (3, 3, True)
+    for arguments in ([scan], ["nonsense"], [LARGE, "--program", "/nowhere/cell.py"]):
+        code, _, err = minimised(lambda cell: Outcome(Verdict.HARNESS_ERROR, None, "a bug"), *arguments)
+        assert (code, err.startswith("ERROR: ")) == (2, True)
 
 
 def test_a_run_in_a_process() -> None:

@@ -1,31 +1,29 @@
-"""Bad options: a sentence and exit code 2 at once. The help: a description, examples, defaults and exit codes."""
+"""Bad options: a sentence and exit code 2 at once. The help, the pages, and what needs no JAX."""
 
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 import bundle_fakes
 import pytest
 from results_fakes import LOST, PASSED, write
-from suite_runs import cells, python
+from suite_runs import Capture, Patch, ran
 from support import pages
 
 from conformance.cli import commands, helping
 from conformance.engine import preparation
-from conformance.engine.journal import Journal
-from conformance.reports.report import Report
 from conformance.spec.package import COMMAND
 
 CELL = "hostcb/call/jit/cpu-1dev"
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def refused(capsys: Capture, *arguments: str) -> str:
     """The sentence with which a command line is refused."""
     try:
         code: Any = commands.main(arguments)
@@ -58,28 +56,27 @@ BAD = {
     "mutants -k no_such_mutant": "no_such_mutant",
     f"repro {CELL} --program {__file__}/x": "Not a directory",
     f"repro {CELL} --program /dev/full": "No space left",
+    "bisect --script nowhere.py": "nowhere.py",
+    f"bisect {CELL} --repo .": "--repo",
+    f"bisect {CELL} --good 0.6.0 --bad 0.4.1": "0.4.1",
+    "bisect nothing/of/that": "nothing/of/that",
 }
 
 
-def test_bad_values_are_refused_at_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_bad_values_are_refused_at_once(capsys: Capture, monkeypatch: Patch, tmp_path: Path) -> None:
     """In a line that names the option or the value, before any cell is planned."""
 
     def planned(*_: Any) -> Any:
         raise AssertionError("the bad option was only seen after the cells were planned")
 
     # The commands import what calls it, so this name alone is looked up when they run.
-    monkeypatch.setattr(preparation, "planned", planned)
-    monkeypatch.chdir(tmp_path)
-    for line, named in BAD.items():
-        assert named in refused(capsys, *shlex.split(line)), line
-        assert [*tmp_path.iterdir()] == []
-
-
-def test_a_module_that_cannot_be_imported_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    with monkeypatch.context() as planning:
+        planning.setattr(preparation, "planned", planned)
+        planning.chdir(tmp_path)
+        for line, named in BAD.items():
+            assert named in refused(capsys, *shlex.split(line)), line
+            assert line.startswith("bisect") or [*tmp_path.iterdir()] == []
+    # Modules that cannot be imported.
     monkeypatch.syspath_prepend(str(tmp_path))
     for number, (text, words) in enumerate(
         {
@@ -88,26 +85,10 @@ def test_a_module_that_cannot_be_imported_is_refused(
             "import sys\nsys.exit('no licence')": "SystemExit: no licence ({file}, line 2)",
         }.items()
     ):
-        name = f"unimportable_{number}"
-        file = tmp_path / f"{name}.py"
+        file = tmp_path / f"unimportable_{number}.py"
         file.write_text(text)
-        line = refused(capsys, "list", "--implementation", name)
-        assert name in line and words.format(file=file) in line
-
-
-def test_a_run_on_a_full_disk_says_what_it_knows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Journal, "write", full)
-    monkeypatch.setattr(Report, "write", full)
-    chosen = cells("implementation_fakes:GOOD", "id_tap")
-    assert commands.main(["run", "-n", "1", *chosen, "--results", str(tmp_path)]) == 2
-    printed = capsys.readouterr().out
-    assert "PROBLEM: a cell was not run: [Errno 28] No space left on device" in printed
-    assert "conformance-cpu.json could not be written" in printed
+        line = refused(capsys, "list", "--implementation", file.stem)
+        assert file.stem in line and words.format(file=file) in line
 
 
 def test_commands_on_pages_and_in_the_help_are_accepted() -> None:
@@ -132,11 +113,13 @@ def test_commands_on_pages_and_in_the_help_are_accepted() -> None:
         assert commands.parsed(words).command == words[0], command
 
 
+OF_PYTEST = ("engine.pytest_cells.plugin", "engine.execution", "worker.processes", "minimising.search")
 WITHOUT_JAX = """\
-import contextlib, io, json, sys
+import contextlib, importlib, io, json, sys
 sys.modules["jax"] = None
 from conformance.cli import commands
-for words in json.loads(sys.argv[1]):
+asked, modules = map(json.loads, sys.argv[1:])
+for words in asked:
     sys.argv = ["conformance", *words]
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as error:
         try:
@@ -144,19 +127,24 @@ for words in json.loads(sys.argv[1]):
         except SystemExit as ended:
             code = ended.code
     print(json.dumps([code, out.getvalue(), error.getvalue()]))
+for name in modules:
+    importlib.import_module(f"conformance.{name}")
 """
 
 
 @pytest.mark.contract("C1", "C45", "C70")
 def test_what_needs_no_jax_imports_none(tmp_path: Path) -> None:
-    """The help of each command, and whole commands that read results; another one says how to get JAX."""
+    """The help of each command, and whole commands that read results; another one says how to get JAX.
+
+    Importing it takes a second and changes a process: those of pytest import none either.
+    """
     write(tmp_path, PASSED, LOST)
     assert commands.main(["bundle", str(bundle_fakes.write(tmp_path / "bundled"))]) == 0
     helps = [["-h"], ["--version"], *([name, "-h"] for name in commands.COMMANDS)]
     report = ["report", ".", "--html=page.html", "--markdown=page.md"]
     whole = [report, ["diff", ".", f"b={tmp_path}"], ["expect", "."], ["verify", "bundled/bundle.zip"]]
     asked = [*helps, *whole, ["run", "--smoke"]]
-    ended = python(tmp_path, "-c", WITHOUT_JAX, json.dumps(asked))
+    ended = ran(tmp_path, sys.executable, "-c", WITHOUT_JAX, json.dumps(asked), json.dumps(OF_PYTEST))
     assert ended.returncode == 0, ended.stderr
     *found, last = map(json.loads, ended.stdout.splitlines())
     assert [(code, error) for code, _, error in found] == [(0, "")] * len(found)

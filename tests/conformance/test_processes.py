@@ -1,13 +1,21 @@
-"""Cells of several processes: what the model expects in each, and the one verdict about all that they saw."""
+"""Cells of several processes: what is expected in each, the one verdict, how they end, and jobs of a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import select
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import suite_runs
+from suite_runs import Patch
 
+from conformance.engine.machines.job_hosts import ClusterError, detected
 from conformance.model.worlds import Need
 from conformance.oracle.checkers import Anomaly
 from conformance.oracle.history import Event, History
@@ -15,29 +23,9 @@ from conformance.oracle.observations import Observation, Wanted, judge_together,
 from conformance.oracle.verdicts import Stage, Verdict
 from conformance.planning.cells import CaseCell, ProgramCell, UnknownCellError, parse_cell
 from conformance.planning.processes import USUAL, plan_over_processes
+from conformance.worker import process_group
 
 pytestmark = pytest.mark.contract("C35")
-
-
-def cell_of(name: str) -> ProgramCell:
-    cell = parse_cell(f"hostcb/{name}")
-    assert isinstance(cell, ProgramCell)
-    return cell
-
-
-@pytest.mark.parametrize(
-    ("name", "devices"),
-    [
-        ("id_tap/jit/cpu-2x2", [{0}, {2}]),
-        ("id_tap/pjit/cpu-2x2", [{0}, set()]),
-        ("id_tap_device_index/pjit/cpu-2x2", [set(), {3}]),
-        ("debug_callback_partitioned/grad.pjit/cpu-2x2", [{0, 1}, {2, 3}]),
-    ],
-)
-def test_each_process_has_the_callbacks_of_its_own_devices(name: str, devices: list[set[int]]) -> None:
-    cell = cell_of(name)
-    predictions = [cell.prediction_in(process) for process in range(cell.topology.processes)]
-    assert [{event.device for event in prediction.events} for prediction in predictions] == devices
 
 
 def test_what_is_planned() -> None:
@@ -48,8 +36,6 @@ def test_what_is_planned() -> None:
         assert any(isinstance(cell, CaseCell) for cell in plan.cells)
         assert len(plan.cells) <= 170, "a usual run has a minute for them"
         assert all(one.reason for one in plan.ineligible)
-        for cell in plan.cells[::7]:
-            assert parse_cell(cell.id, any_release=True) == cell, "each has a meaning"
     for name, words in {
         "jit/cpu-2x2+last": "placement last leaves out devices",
         "pjit.pmap/cpu-2x2": "a pmap takes the part of its own process",
@@ -64,29 +50,27 @@ def test_what_is_planned() -> None:
 # The verdict.
 
 
-def seen_in(cell: ProgramCell) -> list[Observation]:
+def seen_in(cell: Any) -> list[Observation]:
     """What the processes see when all is right; each callback takes a millisecond."""
 
     def seen(process: int) -> Observation:
         prediction = cell.prediction_in(process)
         needed = [event for event in prediction.events if event.need is not Need.ANY_NUMBER]
+        told = cell.callback.receives_device
         events = [
             Event(
-                *(number, event.site, event.leaves, event.leaves, event.transforms),
-                event.device if cell.callback.receives_device else None,
-                begin=number * 2_000_000,
-                end=number * 2_000_000 + 1_000_000,
-                process=process,
+                number, one.site, one.leaves, one.leaves, one.transforms, one.device if told else None, process=process
             )
-            for number, event in enumerate(needed)
+            for number, one in enumerate(needed)
         ]
+        timed = [replace(e, begin=e.sequence * 2_000_000, end=e.sequence * 2_000_000 + 1_000_000) for e in events]
         results = [[np.float32(result)] * 2 for result in prediction.results]
-        return Observation(process, History(tuple(events), 10**12), results)
+        return Observation(process, History(tuple(timed), LATEST), results)
 
     return [seen(process) for process in range(cell.topology.processes)]
 
 
-def verdict_on(cell: ProgramCell, seen: Sequence[Observation]) -> tuple[Verdict, list[Anomaly]]:
+def verdict_on(cell: Any, seen: Sequence[Observation]) -> tuple[Verdict, list[Anomaly]]:
     """As it is when the observations have travelled to the process that judges."""
     sent = [Observation.from_json(one.as_json()) for one in seen]
     predictions = [cell.prediction_in(process) for process in range(cell.topology.processes)]
@@ -94,70 +78,153 @@ def verdict_on(cell: ProgramCell, seen: Sequence[Observation]) -> tuple[Verdict,
     return judge_together(wanted, sent, "cpu", cell.callback.ordered)
 
 
-CELL = cell_of("id_tap_device/shard_map/cpu-2x2")
-STRAY = seen_in(CELL)[0].history.events[0]
 LATEST = 10**12
+CELL: Any = parse_cell("hostcb/id_tap_device/shard_map/cpu-2x2")
+FIRST, SECOND = seen_in(CELL)
+(A, B, *REST), STRAY = SECOND.history.events, FIRST.history.events[0]
 
 
-def with_events(change: Callable[[list[Event]], list[Event]], barrier: int = LATEST) -> list[Observation]:
-    """The events of the second process are changed."""
-    first, second = seen_in(CELL)
-    return [first, replace(second, history=History(tuple(change([*second.history.events])), barrier))]
+def having(*events: Event, barrier: int = LATEST) -> Observation:
+    return replace(SECOND, history=History(events, barrier))
 
 
-def with_result(part: int) -> list[Observation]:
+def with_result(part: int) -> Observation:
     """A result of the second process is another one."""
-    first, second = seen_in(CELL)
-    parts = [list(parts) for parts in second.results]
+    parts = [list(parts) for parts in SECOND.results]
     parts[0][part] = np.float32(-1)
-    return [first, replace(second, results=parts)]
+    return replace(SECOND, results=parts)
 
 
 ERROR = Observation(1, verdict=Verdict.FAIL, anomalies=(Anomaly("error", Stage.DISPATCH, "it failed"),))
 
 
-def test_right_observations_pass() -> None:
-    for name in ("id_tap/jit/cpu-2x1", "pure_callback/pjit/cpu-2x2", "call/pmap+int8-matrix-dict/cpu-2x2"):
-        cell = cell_of(name)
+def test_each_process_has_the_callbacks_of_its_own_devices_and_right_observations_pass() -> None:
+    for name, devices in {
+        "id_tap/jit/cpu-2x2": [{0}, {2}],
+        "id_tap/pjit/cpu-2x2": [{0}, set()],
+        "id_tap_device_index/pjit/cpu-2x2": [set(), {3}],
+        "debug_callback_partitioned/grad.pjit/cpu-2x2": [{0, 1}, {2, 3}],
+        "call/pmap+int8-matrix-dict/cpu-2x2": [{0, 1}, {2, 3}],
+        "id_tap_device/shard_map/cpu-2x2": [{0, 1}, {2, 3}],
+    }.items():
+        cell: Any = parse_cell(f"hostcb/{name}")
+        found = [{event.device for event in cell.prediction_in(process).events} for process in range(2)]
+        assert found == devices
         assert verdict_on(cell, seen_in(cell)) == (Verdict.PASS, [])
-    assert verdict_on(CELL, seen_in(CELL)) == (Verdict.PASS, [])
     assert verdict_on(CELL, [Observation(0, refused=True), Observation(1, refused=True)]) == (Verdict.PASS, [])
 
-
-@pytest.mark.parametrize(
-    ("seen", "kind", "words"),
-    [
-        (with_events(lambda events: events[1:]), "lost", "cpu:2 in process 1 never ran #1"),
-        (with_events(lambda events: [*events, events[0]]), "duplicate", "once too often in process 1"),
-        (
-            with_events(lambda events: [replace(events[0], device=0), *events[1:]]),
-            "wrong device",
-            "expected cpu:2 in process 1",
-        ),
-        (with_events(lambda events: [events[1], events[0], *events[2:]]), "order", "cpu:2 in process 1 ran #2"),
-        (
-            with_events(lambda events: [replace(events[0], end=10 * LATEST), *events[1:]]),
-            "overlap",
-            "cpu:2 in process 1",
-        ),
-        (with_events(lambda events: [*events, STRAY]), "wrong process", "process 1 ran first"),
-        (with_events(lambda events: events, barrier=0), "early barrier", "process 1: "),
-        (with_result(0), "result", "run 0 in process 1 gave"),
-        (with_result(1), "result", "the devices in process 1 have different results"),
-        ([seen_in(CELL)[0], ERROR], "error", "process 1: it failed"),
-        ([seen_in(CELL)[0], Observation(1, refused=True)], "not refused", "ran in process 0, and must be refused"),
-    ],
-)
-def test_what_is_wrong_in_one_process_is_found_there(seen: list[Observation], kind: str, words: str) -> None:
-    verdict, anomalies = verdict_on(CELL, seen)
-    assert (verdict, anomalies[0].kind) == (Verdict.FAIL, kind)
-    assert words in anomalies[0].witness
-
-
-def test_histories_are_merged_by_the_clock_and_keep_the_order_of_each_process() -> None:
     def history(**begins: int) -> History:
         return History(tuple(Event(0, site, (), begin=begin) for site, begin in begins.items()))
 
     # A thread may be held up between its place in the history and its look at the clock.
     events = merged([Observation(0, history(a=5, b=4, c=9)), Observation(1, history(x=4, y=7))]).events
     assert [(one.site, one.sequence) for one in events] == [("x", 0), ("a", 1), ("b", 2), ("y", 3), ("c", 4)]
+
+
+@pytest.mark.parametrize(
+    ("second", "kind", "words"),
+    [
+        (having(B, *REST), "lost", "cpu:2 in process 1 never ran #1"),
+        (having(A, B, *REST, A), "duplicate", "once too often in process 1"),
+        (having(replace(A, device=0), B, *REST), "wrong device", "expected cpu:2 in process 1"),
+        (having(B, A, *REST), "order", "cpu:2 in process 1 ran #2"),
+        (having(replace(A, end=10 * LATEST), B, *REST), "overlap", "cpu:2 in process 1"),
+        (having(A, B, *REST, STRAY), "wrong process", "process 1 ran first"),
+        (having(A, B, *REST, barrier=0), "early barrier", "process 1: "),
+        (with_result(0), "result", "run 0 in process 1 gave"),
+        (with_result(1), "result", "the devices in process 1 have different results"),
+        (ERROR, "error", "process 1: it failed"),
+        (Observation(1, refused=True), "not refused", "ran in process 0, and must be refused"),
+    ],
+)
+def test_what_is_wrong_in_one_process_is_found_there(second: Observation, kind: str, words: str) -> None:
+    verdict, anomalies = verdict_on(CELL, [FIRST, second])
+    assert (verdict, anomalies[0].kind) == (Verdict.FAIL, kind)
+    assert words in anomalies[0].witness
+
+
+# Their end.
+
+ENDS = {
+    "DIES": ("crash(SIGABRT)", ("process 1 ended with SIGABRT", "process 0:", "Fatal Python error")),
+    "STOPS": ("hang", ("process 1 is stopped", "process 0 ended with SIGABRT")),
+    "RAISES": ("hang", ("no answer of process 1", "process 0 said ValueError: planted", "in _raise_in_first")),
+}
+
+
+def test_the_end_of_one_process_ends_all_and_costs_one_cell(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(process_group, "ONE_SIDED", 0.5)
+    fakes = ("DIES_IN_SECOND_PROCESS", "STOPS_IN_SECOND_PROCESS", "RAISES_IN_FIRST_PROCESS")
+    cells = [f"engine_fakes:{fake}/call/eager/cpu-2x1" for fake in fakes]
+    # A known failure runs once.
+    entry = '[[expect]]\ncells = "{}"\nverdict = "{}"\nreason = "planted"\nlink = "-"\nsince = "-"\n'
+    known = [entry.format(cell, label) for cell, (label, _) in zip(cells, ENDS.values(), strict=True)]
+    (tmp_path / "known.toml").write_text("".join(known))
+    cells.append(cells[0].replace("/call/", "/id_print/"))
+    named = ("--deadline=100", *(f"--cell={cell}" for cell in cells))
+    assert suite_runs.run_here(tmp_path, monkeypatch, f"--expectations={tmp_path / 'known.toml'}", *named) == 0
+    found = {cell["id"]: cell for cell in suite_runs.report_in(tmp_path / "results")["cells"]}
+    assert found[cells[3]]["verdict"] == "pass"
+    for cell, (label, words) in zip(cells, ENDS.values(), strict=False):
+        assert (found[cell]["verdict"], found[cell]["seconds"] < 60.0) == (label, True)
+        assert all(each in found[cell]["witness"] for each in words), found[cell]["witness"]
+
+
+def test_no_process_outlives_a_killed_run(tmp_path: Path) -> None:
+    """The processes of the cell hold the other end of the pipe."""
+    os.mkfifo(tmp_path / "blocked")
+    pipe = os.open(tmp_path / "blocked", os.O_RDONLY | os.O_NONBLOCK)
+
+    def received() -> bytes:
+        assert select.select([pipe], [], [], suite_runs.DEADLINE)[0]
+        return os.read(pipe, 100)
+
+    run = suite_runs.start(tmp_path, "-n", "1", "--cell", "engine_fakes:BLOCKS_IN_PIPE/call/eager/cpu-2x1")
+    try:
+        written = received()
+        while written.count(b"blocked") < 2:
+            written += received()
+    finally:
+        run.kill()
+        run.communicate()
+    assert received() == b""
+    os.close(pipe)
+
+
+FAKE_SRUN = """\
+#!/usr/bin/env bash
+while [[ "$1" == --* ]]; do shift; done
+export SLURM_JOB_ID={job} SLURM_STEP_NODELIST=localhost SLURM_NTASKS=2 SLURM_STEP_NUM_NODES=2 SLURM_LOCALID=0
+SLURM_PROCID=1 "$@" > second.txt 2>&1 &
+SLURM_PROCID=0 "$@"; first=$?
+wait $!; echo "the second process ended with $?"
+exit $first
+"""
+
+
+@pytest.mark.thorough
+def test_the_tasks_of_a_slurm_job_run_cells_together(tmp_path: Path) -> None:
+    (tmp_path / "srun").write_text(FAKE_SRUN.format(job=os.getpid()))
+    (tmp_path / "srun").chmod(0o755)
+    own = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHON": sys.executable}
+    cells = ("--cell=hostcb/id_tap_device/shard_map/cpu-2x1", "--cell=hostcb/call/pjit/cpu-2x1")
+    launcher = suite_runs.ROOT / "ci" / "launchers" / "slurm.sh"
+    ended = suite_runs.ran(tmp_path, launcher, "--expectations", os.devnull, *cells, **own)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "2 of 2 cells passed" in ended.stdout
+    assert "the second process ended with 0" in ended.stdout
+    assert (tmp_path / "second.txt").read_text() == ""
+
+
+def test_the_processes_of_open_mpi(monkeypatch: Patch) -> None:
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "KUBERNETES_"))]:
+        monkeypatch.delenv(name)
+    with pytest.raises(ClusterError, match="ci/launchers"):
+        detected()
+    monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911")
+    for name, value in {"SIZE": "3", "RANK": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    found = detected()
+    host, _, port = found.coordinator_address.partition(":")
+    assert (found.processes, found.process, host) == (3, 2, "10.96.0.1")
+    assert found.address == ("10.96.0.1", int(port) - 4096)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import pytest
 from jax.interpreters import mlir
-from release_wheels import make_wheels
+from suite_runs import ROOT, Capture, Patch
 
 from conformance.cases.harness.catalogue import RUNTIME_TARGETS
 from conformance.cases.harness.registry import COLLECTIVE_TIMEOUT_FLAGS
@@ -32,14 +32,13 @@ from conformance.worker.processes import worker_environment
 
 pytestmark = pytest.mark.contract("C8")
 
-ROOT = Path(__file__).parents[2]
 ONE = Topology("cpu", 1)
 LEVEL, EMITTERS, ONE_MODULE, UNTILED = QUICK_COMPILATION
 installed = importlib.metadata.version
 
 
 @pytest.fixture
-def release(monkeypatch: pytest.MonkeyPatch) -> Any:
+def release(monkeypatch: Patch) -> Any:
     """Makes the installed JAX and jaxlib look like another release."""
 
     def pretend(version: str) -> None:
@@ -49,25 +48,22 @@ def release(monkeypatch: pytest.MonkeyPatch) -> Any:
     return pretend
 
 
-@pytest.mark.parametrize(
-    ("jaxlib", "quick", "collective"),
-    [
+def test_flags_by_version(release: Any) -> None:
+    """An unknown flag of the user's is not swallowed."""
+    for jaxlib, quick, collective in (
         ("0.4.31", (LEVEL,), False),
         ("0.5.0", (LEVEL, ONE_MODULE), False),
         ("0.7.2", (LEVEL, EMITTERS, ONE_MODULE), False),
         ("0.11.0", (LEVEL, EMITTERS, ONE_MODULE), True),
         ("0.13.0.dev20261122", (LEVEL, ONE_MODULE, UNTILED), True),
-    ],
-)
-def test_flags_by_version(jaxlib: str, quick: tuple[str, ...], collective: bool, release: Any) -> None:
-    """An unknown flag of the user's is not swallowed."""
-    assert known(QUICK_COMPILATION, jaxlib) == quick
-    assert known(COLLECTIVE_TIMEOUT_FLAGS, jaxlib) == (COLLECTIVE_TIMEOUT_FLAGS if collective else ())
-    assert bool(why_unknown(COLLECTIVE_TIMEOUT_FLAGS, jaxlib)) is not collective
-    release(jaxlib)
-    flags = worker_environment(ONE, (), {})["XLA_FLAGS"].split()
-    assert flags == ["--xla_force_host_platform_device_count=1", *quick]
-    assert EMITTERS in worker_environment(ONE, (), {"XLA_FLAGS": EMITTERS})["XLA_FLAGS"].split()
+    ):
+        assert known(QUICK_COMPILATION, jaxlib) == quick
+        assert known(COLLECTIVE_TIMEOUT_FLAGS, jaxlib) == (COLLECTIVE_TIMEOUT_FLAGS if collective else ())
+        assert bool(why_unknown(COLLECTIVE_TIMEOUT_FLAGS, jaxlib)) is not collective
+        release(jaxlib)
+        flags = worker_environment(ONE, (), {})["XLA_FLAGS"].split()
+        assert flags == ["--xla_force_host_platform_device_count=1", *quick]
+        assert EMITTERS in worker_environment(ONE, (), {"XLA_FLAGS": EMITTERS})["XLA_FLAGS"].split()
 
 
 def reasons(part: str) -> set[str]:
@@ -77,7 +73,7 @@ def reasons(part: str) -> set[str]:
     return {cell.reason for cell in plan.ineligible if part in cell.id}
 
 
-def test_what_a_release_lacks_is_not_applicable(release: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_release_lacks_is_not_applicable(release: Any, monkeypatch: Patch) -> None:
     """A flag of XLA, a function of JAX, and the ways to lower to a target of the runtime."""
     with monkeypatch.context() as older:
         older.delattr(jax, "no_tracing")
@@ -113,63 +109,56 @@ def test_known_failures_are_those_of_supported_releases(release: Any, tmp_path: 
     # A file that somebody names is about what they run.
     (tmp_path / "mine.toml").write_text(f'{ENTRY}cells = "jax/pure_callback/jit/cpu-1dev"\n')
     assert entries("--expectations", str(tmp_path / "mine.toml")) == 1
+    # The list of old cells has all that is expected of them.
+    cells = [cell.id for cell in read_plan(ROOT / "ci" / "old_releases.txt")]
+    assert load_expectations(EXPECTATIONS / "cpu-old.toml").unmatched(cells) == ()
 
 
 # The command `releases`.
 
 CELLS = ("jax/pure_callback/jit/cpu-1dev", "jax/pure_callback/scan/cpu-1dev")
-PASS = Outcome(Verdict.PASS)
 LOST = Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: <b>#1</b> | `x` at 0x7ff2e8b3f770", anomaly="lost")
 
 
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_wheels(tmp_path_factory.mktemp("wheels") / "all")
-
-
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+def ran(monkeypatch: Patch) -> list[tuple[str, str]]:
     """What ran: a cell loses its callback up to 0.6.1."""
     found: list[tuple[str, str]] = []
 
     def run(environment: Environment, cells: Mapping[str, int], *_: Any) -> Iterator[tuple[str, Outcome]]:
         for cell in cells:
             found.append((environment.jax, cell))
-            yield cell, LOST if environment.jax <= "0.6.1" and cell == CELLS[0] else PASS
+            yield cell, LOST if environment.jax <= "0.6.1" and cell == CELLS[0] else Outcome(Verdict.PASS)
 
     monkeypatch.setattr(command, "run_cells", run)
     return found
 
 
-def table(wheels: Path, folder: Path, *arguments: str) -> int:
-    cells = [word for cell in CELLS for word in ("--cell", cell)]
-    return commands.main(["releases", *arguments, *cells, "--find-links", str(wheels), "--results", str(folder)])
-
-
 def test_a_table_says_what_changed_when_and_goes_on(
-    ran: list[tuple[str, str]], wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ran: list[tuple[str, str]], wheels: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    assert table(wheels, tmp_path, "0.6.1..0.6.2") == 0
+    """Known failures are strict both ways."""
+
+    def table(*arguments: str) -> int:
+        cells = [word for cell in CELLS for word in ("--cell", cell)]
+        folders = ("--find-links", str(wheels), "--results", str(tmp_path / "results"))
+        return commands.main(["releases", *arguments, *cells, *folders])
+
+    assert table("0.6.1..0.6.2") == 0
     printed = capsys.readouterr().out
     assert "2 cells with 2 releases of JAX: 1 changed, 1 never changed (1 pass)." in printed
     assert "## 1 cell: fail at callback (lost), pass from 0.6.2" in printed
     assert "<b>#1" not in printed
     assert ran == [(version, cell) for version in ("0.6.1", "0.6.2") for cell in CELLS]
     ran.clear()
-    assert table(wheels, tmp_path, "0.6.2..0.7.1", "--resume") == 1
+    assert table("0.6.2..0.7.1", "--resume") == 1
     said = capsys.readouterr()
     # What ran before is not run again.
     assert ran == [("0.7.0", cell) for cell in CELLS]
     assert "ERROR: 0.7.1 was not tried to the end: JAX 0.7.1 cannot be installed: " in said.err
     assert "2 cells with 2 releases of JAX" in said.out
-    assert [*tmp_path.glob("environments-*")] == []
-
-
-def test_expectations_are_strict_both_ways(
-    ran: object, wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, results = tmp_path / "known.toml", tmp_path / "results"
-    asked = ("0.6.1", "--expectations", str(file), "--resume")
+    assert [*tmp_path.rglob("environments-*")] == []
+    file = tmp_path / "known.toml"
     for cells, jax_versions, words in (
         (CELLS[0], "<0.6.2", ""),
         (CELLS[0], "<0.6.1", "with 0.6.1: unexpected, fail at callback (lost): lost"),
@@ -178,12 +167,30 @@ def test_expectations_are_strict_both_ways(
         (CELLS[1], ">9", "is for JAX >9, and the table has no such release"),
     ):
         file.write_text(f'{ENTRY}cells = "{cells}"\njax = "{jax_versions}"\n')
-        assert table(wheels, results, *asked) == bool(words)
+        assert table("0.6.1", "--expectations", str(file), "--resume") == bool(words)
         assert words in capsys.readouterr().err
 
 
+def test_each_known_failure_has_its_report_and_its_releases(
+    ran: list[tuple[str, str]], wheels: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    arguments = ("--known-failures", "--find-links", str(wheels), "--results", str(tmp_path))
+    assert commands.main(["releases", "0.6.1..0.6.2", *arguments]) == 0
+    entries, cells = load_expectations(EXPECTATIONS / "cpu.toml").entries, {cell for _, cell in ran}
+    # One of each entry about JAX's own callbacks that the installed JAX's plan has.
+    assert all(sum(entry.matches(cell) for cell in cells) <= 1 for entry in entries)
+    rows = [line for line in capsys.readouterr().out.partition("## Known failures")[2].splitlines() if "jax/" in line]
+    assert len(rows) == len(cells) > 30
+    error = next(row for row in rows if "case.fails_in_a_while_loop" in row)
+    assert error.startswith("| <https://github.com/jax-ml/jax/issues/34083> | `jax/pure_callback/")
+    assert error.endswith("| pass with 0.6.1 to 0.6.2 |")
+    assert "cpu-2x2" not in {cell.rpartition("/")[2] for cell in cells}
+    assert commands.main(["releases", "0.6.2", "-k", "vmap", *arguments]) == 2
+    assert "--known-failures chooses the cells: leave out --cell and -k" in capsys.readouterr().err
+
+
 @pytest.mark.thorough
-def test_virtualenv_and_pip_take_the_place_of_uv(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_virtualenv_and_pip_take_the_place_of_uv(wheels: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(environments, "_uv", lambda: None)
     installer = Installer(tmp_path, find_links=wheels)
     assert [*installer.published("0.6.0", "0.6.2")] == ["0.6.2", "0.6.1", "0.6.0"]
@@ -193,11 +200,8 @@ def test_virtualenv_and_pip_take_the_place_of_uv(wheels: Path, tmp_path: Path, m
         installer.environment(Release("9.9"))
 
 
-def test_what_a_release_lacks_is_unsupported_and_a_failure_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_release_lacks_is_unsupported_and_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
     """No worker is started for what it could not do in any case; the next run after a failure has a new one."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     here = Environment.of(Path(environments.sys.executable), tmp_path / "packages")
     started: list[object] = []
     worker = cell_runner.WorkerProcess
@@ -213,27 +217,3 @@ def test_what_a_release_lacks_is_unsupported_and_a_failure_leaves_nothing(
     fakes = {f"implementation_fakes:FAILS_AFTER_ANOTHER/{name}/eager/cpu-1dev": 2 for name in ("id_tap", "call")}
     assert [label for label, _ in run(here, fakes)] == ["pass", "pass", "fail", "pass"]
     assert len(started) == 2
-
-
-def test_the_list_of_old_cells_has_all_that_is_expected_of_them() -> None:
-    cells = [cell.id for cell in read_plan(ROOT / "ci" / "old_releases.txt")]
-    assert load_expectations(EXPECTATIONS / "cpu-old.toml").unmatched(cells) == ()
-
-
-def test_each_known_failure_has_its_report_and_its_releases(
-    ran: list[tuple[str, str]], wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ("--known-failures", "--find-links", str(wheels), "--results", str(tmp_path))
-    assert commands.main(["releases", "0.6.1..0.6.2", *arguments]) == 0
-    entries = load_expectations(EXPECTATIONS / "cpu.toml").entries
-    cells = dict.fromkeys(cell for _, cell in ran)
-    # One of each entry about JAX's own callbacks that the installed JAX's plan has.
-    assert all(sum(entry.matches(cell) for cell in cells) <= 1 for entry in entries)
-    rows = [line for line in capsys.readouterr().out.partition("## Known failures")[2].splitlines() if "jax/" in line]
-    assert len(rows) == len(cells) > 30
-    error = next(row for row in rows if "case.fails_in_a_while_loop" in row)
-    assert error.startswith("| <https://github.com/jax-ml/jax/issues/34083> | `jax/pure_callback/")
-    assert error.endswith("| pass with 0.6.1 to 0.6.2 |")
-    assert "cpu-2x2" not in {cell.rpartition("/")[2] for cell in cells}
-    assert commands.main(["releases", "0.6.2", "-k", "vmap", *arguments]) == 2
-    assert "--known-failures chooses the cells: leave out --cell and -k" in capsys.readouterr().err

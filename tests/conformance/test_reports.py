@@ -1,28 +1,34 @@
-"""What a run prints at its end, and the reports that are made of its results: Markdown and the page."""
+"""What a run prints, what its reports say, what differs between two results, and what a platform is capable of."""
 
 from __future__ import annotations
 
-import sys
+import json
 from pathlib import Path
 from string import ascii_letters
 from typing import Any
 
 import pytest
-from results_fakes import CASE, KNOWN, LOST, PASSED, Page, cell, results, write
+from results_fakes import CASE, KNOWN, LOST, PASSED, WHY, Page, cell, results, write
+from suite_runs import Capture
 
+from conformance.cli.commands import main
 from conformance.cli.expect import entries
+from conformance.expectations.entries import Expectation, Expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.planning.cells import parse_cell
+from conformance.reports.capabilities import Observed, Result, judged_claims, observed
 from conformance.reports.html import html
 from conformance.reports.markdown import markdown
 from conformance.reports.on_cpu import known_on_cpu
+from conformance.reports.report import Report
 from conformance.reports.results import load_results, record_of
-from conformance.reports.terminal import MOST_KNOWN, summary
-from conformance.spec.package import install_here
+from conformance.reports.terminal import summary
+from conformance.spec.capabilities import why_no_claim
 
 pytestmark = pytest.mark.contract("C5", "C70")
 
 
-def test_markdown_says_what_matters(tmp_path: Path) -> None:
+def test_markdown_says_what_matters_and_stays_small(tmp_path: Path) -> None:
     variant = cell("hostcb/id_tap/vmap.scan+int8-matrix-dict/cpu-4dev+grid+x64")
     text = markdown(load_results(write(tmp_path, PASSED, variant, LOST, KNOWN, CASE)))
     lines = text.splitlines()
@@ -45,25 +51,18 @@ def test_markdown_says_what_matters(tmp_path: Path) -> None:
     assert markdown(load_results(empty)).startswith("# Conformance on cpu: NOT as expected\n")
     write(good, cell("hostcb/id_tap/jit/cuda-1dev"), platform="cuda")
     assert markdown(load_results(good)).count("# Conformance on") == 2
-
-
-def test_markdown_stays_small(tmp_path: Path) -> None:
-    long = "\n".join(["a line of a stack"] * 500)
+    stack = "\n".join(["a line of a stack"] * 500)
     names = [f"{letter * 3} {other * 3}" for letter in ascii_letters for other in ascii_letters[:6]]
-    causes = [
-        LOST | {"id": f"hostcb/call/scan/cpu-{n}dev", "witness": f"{name}\n{long}"} for n, name in enumerate(names)
-    ]
-    alike = [LOST | {"id": f"hostcb/tap/scan/cpu-{n}dev", "witness": f"cell {n}\n{long}"} for n in range(300)]
-    text = markdown(load_results(write(tmp_path, *causes, *alike)))
+    names += [f"cell {n}" for n in range(300)]
+    failed = [LOST | {"id": f"hostcb/call/scan/cpu-{n}dev", "witness": f"{w}\n{stack}"} for n, w in enumerate(names)]
+    text = markdown(load_results(write(tmp_path, *failed)))
     assert "and 213 more causes." in text and "... and 200 more cells" in text
     assert len(text.encode()) < 1 << 18
 
 
 def test_the_page_holds_every_cell_and_loads_nothing(tmp_path: Path) -> None:
-    text = html(load_results(write(tmp_path, PASSED, LOST | {"evidence": [[0, 7], [1, 6]]}, KNOWN, CASE)))
-    page = Page(text)
-    (run,) = page.data["runs"]
-    cells = {cell["id"]: cell for cell in run["cells"]}
+    page = Page(html(load_results(write(tmp_path, PASSED, LOST | {"evidence": [[0, 7], [1, 6]]}, KNOWN, CASE))))
+    cells = {cell["id"]: cell for cell in page.data["runs"][0]["cells"]}
     assert len(cells) == 4
     lost = cells[LOST["id"]]
     assert (lost["witness"], lost["evidence"]) == (LOST["witness"], [[0, 7], [1, 6]])
@@ -82,13 +81,12 @@ def test_the_page_holds_every_cell_and_loads_nothing(tmp_path: Path) -> None:
 # What a run prints.
 
 
-def lost(place: int) -> dict[str, Any]:
-    return LOST | {"id": f"hostcb/call/scan/cpu-{place}dev", "witness": f"lost: cpu:{place} never ran #{place}"}
-
-
 def test_cells_of_one_cause_are_one_entry_and_the_block_is_the_end() -> None:
-    swapped = LOST | {"id": "hostcb/tap/scan/cpu-1dev", "anomaly": "order", "witness": "order: cpu:0 ran #7 before #6"}
-    run = record_of(results(PASSED, KNOWN, swapped, *map(lost, range(33)), problems=["a worker could not end"]))
+    def failed(name: str, place: int, what: str) -> dict[str, Any]:
+        return LOST | {"id": f"hostcb/{name}/scan/cpu-{place}dev", "anomaly": what, "witness": f"{what}: at #{place}"}
+
+    lost = [failed("call", place, "lost") for place in range(33)]
+    run = record_of(results(PASSED, KNOWN, failed("tap", 1, "order"), *lost, problems=["a worker could not end"]))
     before, block = summary(run, page=Path("results/index.html")).split("\n\n")
     assert before.count("UNEXPECTED: ") == 2
     assert "33 cells, hostcb/call/scan/cpu-0dev for one" in before
@@ -98,27 +96,24 @@ def test_cells_of_one_cause_are_one_entry_and_the_block_is_the_end() -> None:
         assert fact in block
     assert lines[-1].endswith(" results/index.html")
     assert [len(cause["cells"]) for cause in Page(html([run])).data["runs"][0]["causes"]] == [33, 1]
+    good = record_of(results(PASSED, KNOWN))
+    assert summary(good, colour=True).startswith("\033[1;32mPASS\033[0m\n") and WHY["reason"] not in summary(good)
+    assert WHY["reason"] in summary(good, known=True)
 
 
 def test_a_failure_says_whose_it_may_be() -> None:
     def failed(cell_id: str, **fields: Any) -> dict[str, Any]:
-        return cell(cell_id, verdict="fail", status="unexpected", witness="lost", **fields)
+        return cell(f"{cell_id}/npu-1dev", verdict="fail", status="unexpected", witness="lost", **fields)
 
     known = {"reason": "JAX loses it.", "link": "https://example.org/2", "intermittent": False}
-    cells = [
-        failed(f"{name}/npu-1dev") for name in ("hostcb/call/jit", "hostcb/io_callback/jit", "jax/io_callback/jit")
-    ]
-    cells += [cell("hostcb/id_tap/scan/npu-1dev"), failed("jax/id_tap/scan/npu-1dev", on_cpu=known)]
-    cells += [failed(f"jax/call/{name}/npu-1dev", on_cpu=known) for name in ("scan", "pmap", "vmap")]
+    cells = [*map(failed, ("hostcb/call/jit", "hostcb/io_callback/jit", "jax/io_callback/jit"))]
+    cells += [cell("hostcb/id_tap/scan/npu-1dev"), failed("jax/id_tap/scan", on_cpu=known)]
+    cells += [failed(f"jax/call/{name}", on_cpu=known) for name in ("scan", "pmap", "vmap")]
     run = record_of(results(*cells, platform="npu"))
-    shared = [
-        "hostcb: 2 cells. The same with jax: 1 not run, 1 failed.",
-        "jax: 1 cell. The same with hostcb: 1 failed.",
-    ]
-    of_jax = [
-        "known on the CPU: JAX loses it. https://example.org/2",
-        "jax: 4 cells. The same with hostcb: 3 not run, 1 passed.",
-    ]
+    shared = ["hostcb: 2 cells. The same with jax: 1 not run, 1 failed."]
+    shared += ["jax: 1 cell. The same with hostcb: 1 failed."]
+    of_jax = ["known on the CPU: JAX loses it. https://example.org/2"]
+    of_jax += ["jax: 4 cells. The same with hostcb: 3 not run, 1 passed."]
     causes = Page(html([run])).data["runs"][0]["causes"]
     assert [(len(cause["cells"]), cause["notes"]) for cause in causes] == [(3, shared), (4, of_jax)]
     for text in (summary(run), markdown([run])):
@@ -126,36 +121,142 @@ def test_a_failure_says_whose_it_may_be() -> None:
     toml = "\n".join(entries(run, "2026-11-28", whole=False))
     assert toml.count('reason = ""') == 3
     assert 'reason = "JAX loses it."\nlink = "https://example.org/2"' in toml
-
-
-def test_a_failure_of_the_cpu_is_recognised_on_another_platform() -> None:
-    cell_id, failed = "jax/pure_callback/case.has_cause.jit/npu-2dev", Outcome(Verdict.FAIL, Stage.DISPATCH)
-    assert known_on_cpu(cell_id, failed)
+    # That of the CPU is recognised by the same cell there.
+    cell_id, outcome = "jax/pure_callback/case.has_cause.jit/npu-2dev", Outcome(Verdict.FAIL, Stage.DISPATCH)
+    assert known_on_cpu(cell_id, outcome)
     for other in (cell_id.replace("jax/", "hostcb/"), cell_id.replace("npu", "cpu")):
-        assert known_on_cpu(other, failed) is None
+        assert known_on_cpu(other, outcome) is None
     assert known_on_cpu(cell_id, Outcome(Verdict.FAIL, Stage.RESULT)) is None
 
 
-def test_a_good_run_is_its_block_alone_and_many_reasons_are_cut() -> None:
-    def known(place: int) -> dict[str, Any]:
-        why = KNOWN["known"] | {"reason": f"Reason {place}."}
-        return KNOWN | {"id": f"jax/io_callback/grad.scan/cpu-{place}dev", "known": why}
+# `diff`: what differs between two results, and the table of more.
 
-    run = record_of(results(PASSED, *map(known, range(MOST_KNOWN + 2))))
-    assert summary(run).startswith("PASS\n") and "Reason 0." not in summary(run)
-    assert summary(run, colour=True).startswith("\033[1;32mPASS\033[0m\n")
-    said = summary(run, known=True)
-    assert f"Reason {MOST_KNOWN - 1}." in said and f"Reason {MOST_KNOWN}." not in said
+ONE, TWO, THREE = (f"jax/pure_callback/{program}/cpu-1dev" for program in ("jit", "vmap", "scan"))
+OF_HOSTCB = ONE.replace("jax/", "hostcb/")
+LACKED = "jax has no buffer_callback"
+NOTHING = "0 fixed, 0 broken, 0 changed, 0 new, 0 gone"
+BOTH = ("--implementation", "hostcb", "--implementation", "jax")
 
 
+def failing(cell_id: str, **fields: Any) -> dict[str, Any]:
+    return LOST | {"id": cell_id} | fields
+
+
+@pytest.fixture
+def diff(tmp_path: Path, capsys: Capture) -> Any:
+    """The exit code of `diff` with two results, or with one, and what it prints."""
+
+    def of(before: list[Any], after: list[Any] | None, *options: str, **fields: Any) -> tuple[int, str]:
+        folders = [f"A={write(tmp_path / 'before', *before)}"]
+        folders += [] if after is None else [f"B={write(tmp_path / 'after', *after, **fields)}"]
+        code = main(["diff", *folders, *options])
+        out, error = capsys.readouterr()
+        return code, out + error
+
+    return of
+
+
+FAILED, OTHER = LOST["id"], LOST | {"id": "hostcb/call/cond/cpu-8dev"}
+CHANCE = KNOWN["known"] | {"intermittent": True}
+FAILS, PASSES = KNOWN | {"known": CHANCE}, cell(KNOWN["id"], known=CHANCE, expected="fail")
+ALL = [cell(ONE), cell(TWO), cell(THREE)]
+
+
+@pytest.mark.contract("C1", "C8")
 @pytest.mark.parametrize(
-    ("spec", "command"),
-    [(object(), "/venv/python -m pip install uv"), (None, "uv pip install --python /venv/python uv")],
+    ("before", "after", "options", "code", "line"),
+    [
+        ([PASSED, LOST], [PASSED, LOST], (), 0, NOTHING),
+        ([LOST], [cell(FAILED)], (), 0, f"FIXED: {FAILED}: fail at callback (lost) -> pass\n"),
+        ([cell(FAILED)], [LOST], (), 1, f"BROKEN: {FAILED}: pass -> fail at callback (lost)\n"),
+        ([LOST], [LOST | {"anomaly": "order"}], (), 1, "fail at callback (lost) -> fail at callback (order)\n"),
+        ([LOST], [LOST | {"witness": "lost: cpu:2 never ran #5"}], (), 0, "0 changed"),
+        ([PASSED], [PASSED, OTHER], (), 0, "NEW: hostcb/call/cond/cpu-8dev: fail at callback (lost)\n"),
+        ([PASSED, OTHER], [PASSED], (), 1, "GONE: hostcb/call/cond/cpu-8dev: fail at callback (lost)\n"),
+        # What fails by chance is shown and is no failure, but for another way to fail.
+        ([PASSES], [FAILS], (), 0, f"INTERMITTENT: {KNOWN['id']}: "),
+        ([FAILS], [PASSES], (), 0, f"INTERMITTENT: {KNOWN['id']}: "),
+        ([FAILS], [FAILS], (), 0, NOTHING),
+        ([PASSES], [FAILS | {"verdict": "hang", "status": "changed_failure"}], (), 1, "BROKEN"),
+        # Cells of one side are counted with the reason.
+        (ALL, [cell(ONE)], (), 1, f"GONE: {TWO}: pass -> not applicable: {LACKED}\n"),
+        (ALL, [cell(ONE)], ("--only-common",), 0, f"only in A: 2 cells not applicable in B: {LACKED}\n"),
+        ([cell(ONE), cell(TWO)], [failing(ONE)], ("--only-common",), 1, ""),
+        # Two implementations of one run, or each in a folder of its own.
+        ([cell(OF_HOSTCB), failing(ONE), PASSED], None, BOTH, 1, "0 fixed, 1 broken, 0 changed, 0 new, 1 gone\n"),
+        ([cell(OF_HOSTCB), failing(ONE)], None, BOTH, 1, "BROKEN: */pure_callback/jit/cpu-1dev: pass -> fail at ca"),
+        ([cell(OF_HOSTCB)], [failing(ONE)], BOTH, 1, "0 fixed, 1 broken"),
+        # Nothing to compare.
+        ([cell(ONE)], [cell(ONE)], ("-k", "grad"), 2, "ERROR: no cell matches grad"),
+        ([cell(ONE)], [cell(TWO)], ("--only-common",), 2, "ERROR: A and B have no cell in common"),
+        ([cell(ONE)], None, (), 2, "ERROR: a comparison needs two columns, and there is 'A' alone"),
+        ([cell(ONE)], None, BOTH, 2, "there is 'jax' alone"),
+    ],
 )
-def test_a_printed_installation_is_for_this_interpreter(
-    spec: object, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An environment that uv has made has no pip."""
-    monkeypatch.setattr(sys, "executable", "/venv/python")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
-    assert install_here("uv") == command
+def test_differences(diff: Any, before: Any, after: Any, options: tuple[str, ...], code: int, line: str) -> None:
+    left_out = [{"id": TWO, "reason": LACKED}, {"id": THREE, "reason": LACKED}]
+    found, said = diff(before, after, *options, ineligible=left_out)
+    assert found == code
+    assert line in said
+
+
+# What a run has observed of a platform's capabilities, and what it says of those that a vendor claims.
+
+PASS, FAIL, UNSUPPORTED = "pass", "fail", "unsupported"
+
+
+def rows(*results: tuple[str, str]) -> dict[tuple[str, str], Observed]:
+    found = observed(Result(cell, verdict) for cell, verdict in results)
+    return {(row.implementation, row.name): row for row in found}
+
+
+@pytest.mark.contract("C52")
+def test_what_cells_show() -> None:
+    """A function that is refused everywhere is left out of what it is used with, if anything else is there."""
+    for cell_id, shows in {
+        "hostcb/pure_callback/pjit+int8-matrix-dict/toy-2dev": {"pure_callback", "sharded", "element-types"},
+        "jax/debug_callback/shard_map/toy-2x4": {"debug.callback", "sharded", "shard_map", "multi-process"},
+        "jax/pure_callback/case.raises.jit/toy-2dev": {"errors"},
+        "mine/unknown_callback/while_body/toy-2dev": {"loops"},
+    }.items():
+        assert {name for (_, name), row in rows((cell_id, PASS)).items() if row.cells} == shows
+    refused = (("jax/buffer_callback/vmap/toy-1dev", UNSUPPORTED), ("jax/buffer_callback/jit/toy-1dev", UNSUPPORTED))
+    found = rows(
+        *refused,
+        ("jax/io_callback/vmap/toy-1dev", PASS),
+        ("jax/io_callback/scan/toy-1dev", FAIL),
+        ("jax/pure_callback/jit/toy-1dev", "crash(SIGABRT)"),
+        ("jax/debug_callback/jit/toy-1dev", "missing"),
+        ("hostcb/io_callback/jit/toy-1dev", PASS),
+        ("hostcb/io_callback/jit/toy-1dev@compile", FAIL),
+    )
+    expected = {"io_callback": "partly (1 of 2)", "pure_callback": "no (0 of 1)", "loops": "no (0 of 1)"}
+    expected |= {"debug.callback": "not tested", "vmap": "yes (1 of 1)", "buffer_callback": "no (0 of 2)"}
+    assert {name: found["jax", name].counted for name in expected} == expected
+    assert rows(*refused)["jax", "vmap"].counted == "no (0 of 1)"
+
+
+@pytest.mark.contract("C52")
+@pytest.mark.parametrize("known", [True, False])
+def test_a_claim_that_fails_is_a_verdict_of_its_own(tmp_path: Path, known: bool) -> None:
+    """Also where the failure is known: to list it is not to have the capability."""
+    good = [Result(f"hostcb/{name}/scan/toy-1dev", PASS) for name in ("id_tap", "call")]
+    found = observed([Result("jax/id_tap/scan/toy-1dev", FAIL), *good])
+    claims = judged_claims(["ordered", "hostcb:ordered", "sharded"], found)
+    assert [claim.verdict for claim in claims] == ["failed", "holds", "not tested"]
+    assert why_no_claim("hostcb:ordered") is None
+    assert "'odered' is no capability; there are id_tap, " in (why_no_claim("odered") or "")
+    cell = "jax/io_callback_ordered/scan/toy-1dev"
+    entries = (Expectation((cell,), "fail", "planted", "none", "2026-11-23"),) if known else ()
+    made = Report("toy", Expectations(entries), claims=("ordered",))
+    made.add(parse_cell(cell), Outcome(Verdict.FAIL, Stage.CALLBACK, "order: planted", anomaly="order"))
+    made.add(parse_cell("jax/io_callback_ordered/jit/toy-1dev"), Outcome(Verdict.PASS))
+    assert made.exit_code == 1
+    words = f"claimed capability `ordered` failed in 1 of 2 cells: {cell}"
+    assert words in made.summary()
+    made.write(tmp_path / "conformance-toy.json")
+    data = json.loads((tmp_path / "conformance-toy.json").read_text())
+    assert data["claims"] == [{"name": "ordered", "verdict": "failed", "cells": 2, "failed": [cell]}]
+    runs = load_results(tmp_path)
+    assert "NOT as expected" in markdown(runs) and words in html(runs)
+    assert "| `ordered`: callbacks in the order of the program | partly (1 of 2) |" in markdown(runs)

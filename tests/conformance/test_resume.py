@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import suite_runs
-from suite_runs import cells
+from suite_runs import Capture, Patch, cells
 
 from conformance.cli import commands
 from conformance.engine import preparation
@@ -28,17 +28,15 @@ pytestmark = pytest.mark.contract("C42")
 
 CELL, OTHER = "hostcb/call/eager/cpu-1dev", "hostcb/id_tap/eager/cpu-1dev"
 PASS, FAIL = Outcome(Verdict.PASS, seconds=0.5), Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: it", anomaly="lost")
+PASSED, UNLISTED = Conclusion(PASS), Expectations()
 HEADER = {
-    "selection": "a",
-    "shard": None,
-    "versions": {"jax": "0.12.0"},
+    **{"selection": "a", "shard": None, "versions": {"jax": "0.12.0"}, "expectations": "none"},
     "options": {"deadline": 60.0, "repeat": 1},
-    "expectations": "none",
 }
-UNLISTED = Expectations()
-
 
 # The journal.
+
+BEGIN, BAD = {"event": "begin", "cell": CELL}, {"event": "end", "cell": CELL, "outcome": FAIL.as_json()}
 
 
 def journal(folder: Path, *lines: dict[str, Any], torn: str = "") -> Path:
@@ -54,37 +52,26 @@ def past(path: Path, header: dict[str, Any] = HEADER) -> Past:
     return past_of(path, header, UNLISTED, [CELL, OTHER])
 
 
-def concluded(cell: str, conclusion: Conclusion) -> dict[str, Any]:
+def concluded(cell: str, conclusion: Conclusion = PASSED) -> dict[str, Any]:
     return {"event": "concluded", "cell": cell, **conclusion.as_json()}
 
 
 def test_conclusions_stay_and_what_was_in_flight_runs_again(tmp_path: Path) -> None:
+    """A bad first run without a conclusion is not forgotten."""
     flake = Conclusion(replace(FAIL, verdict=Verdict.FLAKE), 3, ("before", "that"))
-    found = past(
-        journal(
-            tmp_path,
-            {"event": "start", "topology": "cpu-1dev", "run_info": {"jax": "0.12.0"}},
-            {"event": "begin", "cell": OTHER},
-            {"event": "end", "cell": OTHER, "outcome": FAIL.as_json()},
-            concluded(OTHER, flake),
-            {"event": "problem", "words": "cpu-1dev: hang"},
-            {"event": "begin", "cell": CELL},
-            torn='{"event": "end", "cell": "hostcb/ca',
-        )
-    )
+    lines = [{"event": "start", "topology": "cpu-1dev", "run_info": {"jax": "0.12.0"}}]
+    lines += [BEGIN | {"cell": OTHER}, BAD | {"cell": OTHER}, concluded(OTHER, flake)]
+    lines += [{"event": "problem", "words": "cpu-1dev: hang"}, BEGIN]
+    found = past(journal(tmp_path, *lines, torn='{"event": "end", "cell": "hostcb/ca'))
     assert found.conclusions == {OTHER: flake}
     assert (found.flights, found.firsts, found.given_up) == ({CELL: 1}, {}, {})
-    assert found.run_info == {"cpu-1dev": {"jax": "0.12.0"}}
-    assert (found.problems, found.process_starts) == (("cpu-1dev: hang",), 1)
-    assert found.with_earlier(CELL, Conclusion(PASS), UNLISTED) == Conclusion(PASS, attempts=2)
-    assert found.with_earlier(OTHER, Conclusion(PASS), UNLISTED) == Conclusion(PASS)
-
-
-def test_a_bad_first_run_is_not_forgotten(tmp_path: Path) -> None:
-    bad = {"event": "end", "cell": CELL, "outcome": FAIL.as_json()}
-    found = past(journal(tmp_path, {"event": "begin", "cell": CELL}, bad, {"event": "begin", "cell": CELL}))
+    assert (found.run_info, found.process_starts) == ({"cpu-1dev": {"jax": "0.12.0"}}, 1)
+    assert found.problems == ("cpu-1dev: hang",)
+    assert found.with_earlier(CELL, PASSED, UNLISTED) == Conclusion(PASS, attempts=2)
+    assert found.with_earlier(OTHER, PASSED, UNLISTED) == PASSED
+    found = past(journal(tmp_path, BEGIN, BAD, BEGIN))
     assert (found.flights, found.firsts) == ({CELL: 1}, {CELL: FAIL})
-    good = found.with_earlier(CELL, Conclusion(PASS), UNLISTED)
+    good = found.with_earlier(CELL, PASSED, UNLISTED)
     assert (good.outcome.verdict, good.attempts) == (Verdict.FLAKE, 3)
     again = found.with_earlier(CELL, Conclusion(FAIL, attempts=2), UNLISTED)
     assert (again.outcome, again.attempts) == (FAIL, 4)
@@ -94,7 +81,7 @@ def test_a_cell_that_is_in_flight_again_and_again_is_given_up(tmp_path: Path) ->
     path = journal(tmp_path)
     for flights in range(1, MOST_FLIGHTS + 1):
         with path.open("a") as file:
-            file.write(json.dumps({"event": "begin", "cell": CELL}) + "\n")
+            file.write(json.dumps(BEGIN) + "\n")
         found = past(path)
         assert found.flights == {CELL: flights}
         # As `--resume` does it.
@@ -105,6 +92,7 @@ def test_a_cell_that_is_in_flight_again_and_again_is_given_up(tmp_path: Path) ->
 
 def test_what_cannot_go_on(tmp_path: Path) -> None:
     """Another run, none, and one that has finished."""
+    both, finished = [concluded(cell) for cell in (CELL, OTHER)], {"event": "finished"}
     changes: dict[str, dict[str, Any]] = {
         "was begun with other cells": {"selection": "b"},
         "with other versions: jax was 0.12.0, and is 0.10.2": {"versions": {"jax": "0.10.2"}},
@@ -116,14 +104,13 @@ def test_what_cannot_go_on(tmp_path: Path) -> None:
             past(journal(tmp_path), HEADER | changed)
     with pytest.raises(ResumeError, match=r"there is nothing to resume: .* has no journal-cpu\.jsonl"):
         past(tmp_path / "none" / "journal-cpu.jsonl")
-    both = [concluded(cell, Conclusion(PASS)) for cell in (CELL, OTHER)]
     # The report of this one was not written.
     assert len(past(journal(tmp_path, *both)).conclusions) == 2
     with pytest.raises(ResumeError, match="has finished"):
-        past(journal(tmp_path, *both, {"event": "finished"}))
+        past(journal(tmp_path, *both, finished))
     # After an interrupt there is something left.
-    assert len(past(journal(tmp_path, both[0], {"event": "finished"})).conclusions) == 1
-    (tmp_path / "journal-cpu.jsonl").write_text('{"event": "begin", "cell": "x"}\n')
+    assert len(past(journal(tmp_path, both[0], finished)).conclusions) == 1
+    (tmp_path / "journal-cpu.jsonl").write_text(json.dumps(BEGIN) + "\n")
     with pytest.raises(ResumeError, match="does not say which run"):
         past(tmp_path / "journal-cpu.jsonl")
 
@@ -132,7 +119,7 @@ def test_what_cannot_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("C43")
-def test_one_run_holds_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_holds_a_folder(tmp_path: Path, capsys: Capture) -> None:
     holder = f"process {os.getpid()} on "
     with FolderLock(tmp_path) as lock:
         lock.acquire()
@@ -148,15 +135,34 @@ def test_one_run_holds_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert (tmp_path / "new" / locking.NAME).exists()
 
 
-# Whole runs.
+@pytest.mark.contract("C43")
+@pytest.mark.parametrize("platform", ["nosuch", "cpu"])
+def test_the_last_results_stay(tmp_path: Path, monkeypatch: Patch, capsys: Capture, platform: str) -> None:
+    """Without a device; and where what is selected means nothing, so that there is no cell."""
+    old = {f"conformance-{platform}.json": "{}", f"journal-{platform}.jsonl": '{"event": "begin"}\n'}
+    old["worker-0.log"] = "old"
+    for name, text in old.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(selecting, "whole_plan_of", lambda *arguments: preparation.Plan((), ()))
+    chosen = ["--cell", f"jax/io_callback/eager/{platform}-1dev"] if platform == "nosuch" else ["--devices", "1"]
+    assert commands.main(["run", "-n", "1", "--results", str(tmp_path), *chosen]) == 2
+    said = capsys.readouterr()
+    assert "nothing was tested" in said.err or "still has the results of an earlier run" in said.out
+    # Locks and pytest's cache are no results.
+    shutil.rmtree(tmp_path / ".pytest_cache", ignore_errors=True)
+    for name in (locking.NAME, exclusive.GATE, exclusive.CELLS):
+        (tmp_path / name).unlink(missing_ok=True)
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == old
 
-CHOSEN = cells("implementation_fakes:GOOD", "id_tap", "call", "call_no_result")
-BLOCKS = cells("engine_fakes:BLOCKS_FIRST_TIME", "call")
+
+# A whole run.
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     """kill -9 while a cell is in flight; a second run is refused as long as the first one lives, and not after."""
-    arguments = ["-n", "1", "--deadline=1000", f"--expectations={os.devnull}", *CHOSEN, *BLOCKS]
+    chosen = cells("implementation_fakes:GOOD", "id_tap", "call", "call_no_result")
+    blocking = cells("engine_fakes:BLOCKS_FIRST_TIME", "call")
+    arguments = ["-n", "1", "--deadline=1000", f"--expectations={os.devnull}", *chosen, *blocking]
     with suite_runs.blocked(tmp_path) as begun:
         process = suite_runs.start(tmp_path, *arguments)
         worker = begun(process)
@@ -172,35 +178,8 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     assert resumed.returncode == 0, resumed.stderr
     report = suite_runs.report_in(tmp_path / "results")
     found = {f"--cell={cell['id']}": (cell["verdict"], cell["attempts"]) for cell in report["cells"]}
-    assert found == {**dict.fromkeys(CHOSEN, ("pass", 1)), BLOCKS[0]: ("pass", 2)}
+    assert found == {**dict.fromkeys(chosen, ("pass", 1)), blocking[0]: ("pass", 2)}
     begins = suite_runs.journal_in(tmp_path / "results", "begin")
-    assert [f"--cell={event['cell']}" for event in begins] == BLOCKS
+    assert [f"--cell={event['cell']}" for event in begins] == blocking
     # The environment of cells that did not run again is there, too.
     assert report["run_info"].keys() == {"cpu-1dev"}
-
-
-@pytest.mark.contract("C43")
-@pytest.mark.parametrize("way", ["no device", "no cell"])
-def test_the_last_results_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], way: str
-) -> None:
-    platform = {"no device": "nosuch", "no cell": "cpu"}[way]
-    for name, text in ((f"conformance-{platform}.json", "{}"), (f"journal-{platform}.jsonl", '{"event": "begin"}\n')):
-        (tmp_path / name).write_text(text)
-    (tmp_path / "worker-0.log").write_text("old")
-    before = {file.name: file.read_text() for file in tmp_path.iterdir()}
-    arguments = ["run", "-n", "1", "--results", str(tmp_path)]
-    if way == "no device":
-        code = commands.main([*arguments, "--cell", f"jax/io_callback/eager/{platform}-1dev"])
-        assert "nothing was tested" in capsys.readouterr().err
-    else:
-        # A combination that means nothing is selected, and no cell.
-        monkeypatch.setattr(selecting, "whole_plan_of", lambda *arguments: preparation.Plan((), ()))
-        code = commands.main([*arguments, "--devices", "1"])
-        assert "still has the results of an earlier run" in capsys.readouterr().out
-    assert code == 2
-    # Locks and pytest's cache are no results.
-    shutil.rmtree(tmp_path / ".pytest_cache", ignore_errors=True)
-    for name in (locking.NAME, exclusive.GATE, exclusive.CELLS):
-        (tmp_path / name).unlink(missing_ok=True)
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == before

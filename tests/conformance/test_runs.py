@@ -5,15 +5,30 @@ Two runs have all that can go wrong: one in processes of xdist, and one in a sin
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
-import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from suite_runs import blocked, cells, end, ended, journal_in, python, report_in, run, run_here, start, verdicts
+from suite_runs import (
+    SUITE,
+    Capture,
+    Patch,
+    blocked,
+    cells,
+    end,
+    ended,
+    journal_in,
+    ran,
+    report_in,
+    run,
+    run_here,
+    start,
+    verdicts,
+)
 
 from conformance.cli.commands import main
 from conformance.engine.cell_runner import CellRunner
@@ -21,31 +36,19 @@ from conformance.engine.journal import Journal
 from conformance.engine.tasks import Task
 from conformance.expectations.entries import Expectations
 from conformance.oracle.verdicts import ExpectationStatus, Outcome, Verdict
-from conformance.planning.cells import make_plan
+from conformance.planning.cells import parse_cell
 from conformance.reports.report import Report
 from conformance.spec.topology import Topology
 
 pytestmark = pytest.mark.contract("C4")
 
 FAKES = "implementation_fakes"
+BLOCKED = "engine_fakes:BLOCKS/call/eager/cpu-1dev"
 
 
-class Ran(NamedTuple):
-    folder: Path
-    code: int
-    printed: str
-    errors: str
-    results: dict[str, Any]
-
-    @property
-    def cells(self) -> dict[str, dict[str, Any]]:
-        """By implementation and callback."""
-        return {"/".join(cell["id"].rpartition(":")[2].split("/")[:2]): cell for cell in self.results["cells"]}
-
-
-def ran(folder: Path, *arguments: str, **environment: str) -> Ran:
-    ended = run(folder, *arguments, **environment)
-    return Ran(folder, ended.returncode, ended.stdout, ended.stderr, report_in(folder / "results"))
+def by_name(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The cells by implementation and callback."""
+    return {"/".join(cell["id"].rpartition(":")[2].split("/")[:2]): cell for cell in results["cells"]}
 
 
 @pytest.mark.contract("C70")
@@ -53,46 +56,45 @@ def test_a_run_in_processes_of_xdist(tmp_path: Path) -> None:
     """Cells crash, hang and kill pytest's process, and the user has a pytest of their own."""
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     (tmp_path / "conftest.py").write_text("raise RuntimeError('not meant for cells')")
-    (tmp_path / "summary.md").write_text("What the job said before.\n")
+    summary = tmp_path / "summary.md"
+    summary.write_text("What the job said before.\n")
     surroundings = {"PYTEST_ADDOPTS": "--collect-only", "PYTEST_PLUGINS": "no_such_plugin"}
-    surroundings["GITHUB_STEP_SUMMARY"] = str(tmp_path / "summary.md")
     chosen = [
-        *cells(f"{FAKES}:DIES_IN_CALL", "id_tap", "call", "call_no_result"),
-        *cells(f"{FAKES}:BLOCKS_IN_CALL", "call", "call_no_result"),
+        *cells("engine_fakes:DIES_IN_CALL", "id_tap", "call", "call_no_result"),
+        *cells("engine_fakes:SLEEPS_IN_CALL", "call", "call_no_result"),
         *cells("engine_fakes:KILLS_PYTEST", "id_tap", "call", "call_no_result"),
     ]
-    troubled = ran(tmp_path, "-n", "2", "--deadline=3", *chosen, **surroundings)
-    assert troubled.code == 1, troubled.errors
-    found = {name: (cell["verdict"], cell["attempts"]) for name, cell in troubled.cells.items()}
-    assert found == {name: ("pass", 1) for name in found if "KILLS_PYTEST/call" not in name} | {
+    troubled = run(tmp_path, "-n", "2", "--deadline=3", *chosen, **surroundings, GITHUB_STEP_SUMMARY=str(summary))
+    assert troubled.returncode == 1, troubled.stderr
+    results = report_in(tmp_path / "results")
+    cell = by_name(results)
+    found = {name: (one["verdict"], one["attempts"]) for name, one in cell.items()}
+    assert found == dict.fromkeys(found, ("pass", 1)) | {
         "DIES_IN_CALL/call": ("crash(SIGABRT)", 2),
-        "BLOCKS_IN_CALL/call": ("hang", 2),
+        "SLEEPS_IN_CALL/call": ("hang", 2),
         "KILLS_PYTEST/call": ("pass", found["KILLS_PYTEST/call"][1]),
-        "KILLS_PYTEST/call_no_result": ("pass", 1),
     }
-    assert "Fatal Python error: Aborted" in troubled.cells["DIES_IN_CALL/call"]["witness"]
-    assert "in _block" in troubled.cells["BLOCKS_IN_CALL/call"]["witness"]
+    assert "Fatal Python error: Aborted" in cell["DIES_IN_CALL/call"]["witness"]
+    assert "in disturb" in cell["SLEEPS_IN_CALL/call"]["witness"]
     events = journal_in(tmp_path / "results", "begin", "end")
     assert [event["event"] for event in events if "DIES_IN_CALL/call/" in event["cell"]] == ["begin", "end"] * 2
-    (problem,) = troubled.results["problems"]
+    (problem,) = results["problems"]
     assert "KILLS_PYTEST/call/eager/cpu-1dev" in problem
     # Progress is shown without a terminal, and the job has the report.
-    first, then, *_, last = troubled.errors.splitlines()
+    first, then, *_, last = troubled.stderr.splitlines()
     assert first.startswith("8 cells on 2 workers;")
     assert re.match(r"1/8 cells, \d not as expected$", then), "the first result is shown at once"
-    assert re.match(r"8/8 cells, (\d) not as expected", last), troubled.errors
-    job = (tmp_path / "summary.md").read_text()
-    assert job.startswith("What the job said before.\n# Conformance on cpu: NOT as expected\n")
+    assert re.match(r"8/8 cells, (\d) not as expected", last), troubled.stderr
+    assert summary.read_text().startswith("What the job said before.\n# Conformance on cpu: NOT as expected\n")
 
 
 ENTRY = '[[expect]]\ncells = "{}"\nverdict = "fail"\nstage = "callback"\nreason = "planted"\nlink = "-"\nsince = "-"\n'
 KNOWN = (f"{FAKES}:LOSES_A_CALLBACK/id_tap/*", f"{FAKES}:GOOD/call/*")
+OF_PYTEST = ("--", "-k", "not call_no_result", "-v", "-rA", "--tb=short", "--xfail-tb")
 
 
 @pytest.mark.contract("C7", "C46")
-def test_a_run_in_one_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_in_one_process(tmp_path: Path, monkeypatch: Patch, capfd: Capture) -> None:
     """Results are strict both ways, flakes by chance and by preceding cells are told apart, and pytest sees the same.
 
     Workers cannot import the last implementation.
@@ -106,21 +108,13 @@ def test_a_run_in_one_process(
         *cells(f"{FAKES}:FAILS_AFTER_ANOTHER", "id_tap", "call"),
         *cells("absent", "call"),
     ]
-    of_pytest = [
-        "--",
-        "-k",
-        "not call_no_result",
-        "-v",
-        "-rA",
-        "--tb=short",
-        "--xfail-tb",
-        f"--junit-xml={tmp_path / 'junit.xml'}",
-    ]
+    junit = tmp_path / "junit.xml"
     monkeypatch.syspath_prepend(str(tmp_path))
-    code = run_here(tmp_path, monkeypatch, f"--expectations={tmp_path / 'cpu.toml'}", *chosen, *of_pytest)
-    mixed = Ran(tmp_path, code, *capfd.readouterr(), report_in(tmp_path / "results"))
-    assert mixed.code == 1
-    found = {name: (cell["verdict"], cell["status"], cell["attempts"]) for name, cell in mixed.cells.items()}
+    asked = (f"--expectations={tmp_path / 'cpu.toml'}", *chosen, *OF_PYTEST, f"--junit-xml={junit}")
+    assert run_here(tmp_path, monkeypatch, *asked) == 1
+    printed, results = capfd.readouterr().out, report_in(tmp_path / "results")
+    cell = by_name(results)
+    found = {name: (one["verdict"], one["status"], one["attempts"]) for name, one in cell.items()}
     good = ("pass", "as_expected", 1)
     assert found == {
         "LOSES_A_CALLBACK/id_tap": ("fail", "known_failure", 1),
@@ -133,17 +127,16 @@ def test_a_run_in_one_process(
         "FAILS_AFTER_ANOTHER/call": ("flake", "unexpected", 3),
         "absent/call": ("missing", "unexpected", found["absent/call"][2]),
     }
-    (problem,) = mixed.results["problems"]
+    (problem,) = results["problems"]
     assert "absent" in problem
-    chance, preceding = (mixed.cells[f"{name}/call"] for name in ("FAILS_FIRST_TIME", "FAILS_AFTER_ANOTHER"))
+    chance, preceding = cell["FAILS_FIRST_TIME/call"], cell["FAILS_AFTER_ANOTHER/call"]
     assert "by chance" in chance["witness"] and "by chance" not in preceding["witness"]
     # The command to reproduce it has the cells before it.
     assert "id_tap/eager/cpu-1dev --cell" in preceding["reproduce"]
-    assert "5 failed, 3 passed, 1 deselected, 1 xfailed" in mixed.printed
-    assert "items.py" not in mixed.printed, "the stack of the suite says nothing about a cell"
-    junit = (mixed.folder / "junit.xml").read_text()
-    assert 'failures="5" skipped="1" tests="9"' in junit
-    assert f'classname="cells" name="{FAKES}:GOOD/id_tap/eager/cpu-1dev"' in junit
+    assert "5 failed, 3 passed, 1 deselected, 1 xfailed" in printed
+    assert "items.py" not in printed, "the stack of the suite says nothing about a cell"
+    assert 'failures="5" skipped="1" tests="9"' in junit.read_text()
+    assert f'classname="cells" name="{FAKES}:GOOD/id_tap/eager/cpu-1dev"' in junit.read_text()
 
 
 # What ends a run.
@@ -172,17 +165,14 @@ def test_an_interrupt_ends_at_once_and_keeps_the_conclusions(
     assert interrupted.returncode == 1, interrupted.stderr
     results = report_in(tmp_path / "results")
     found = verdicts(results)
-    assert found["engine_fakes:BLOCKS/id_tap/eager/cpu-1dev"] == "pass"
-    assert found["engine_fakes:BLOCKS/call/eager/cpu-1dev"] == "missing"
+    assert (found[BLOCKED.replace("call", "id_tap")], found[BLOCKED]) == ("pass", "missing")
     assert results["problems"]
     assert ended(worker), "the worker process outlived the run"
 
 
 @pytest.mark.contract("C46")
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.thorough)])
-def test_pytest_stops_and_runs_the_last_failures(
-    tmp_path: Path, workers: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_pytest_stops_and_runs_the_last_failures(tmp_path: Path, workers: str, capfd: Capture) -> None:
     """What did not run for -x is MISSING, and the run fails; --lf runs what has failed; nonsense leaves the results."""
     chosen = [*cells(f"{FAKES}:LOSES_A_CALLBACK", "call"), *cells(f"{FAKES}:GOOD", "id_tap", "call")]
     command = ["run", "-n", workers, f"--results={tmp_path}", f"--expectations={os.devnull}", *chosen, "--"]
@@ -199,9 +189,7 @@ def test_pytest_stops_and_runs_the_last_failures(
 
 
 @pytest.mark.contract("C3")
-def test_nothing_that_was_tested_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_that_was_tested_is_an_error(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     """No cell, no such platform, and fewer devices than the worker was promised, as on a machine that lost one."""
     common = ["run", "-n", "1", "--results", str(tmp_path)]
     assert main([*common, "-k", "id_tap and no_such_cell"]) == 2
@@ -213,17 +201,27 @@ def test_nothing_that_was_tested_is_an_error(
     assert "asked for 4 cpu devices, JAX found 2 cpu" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m conformance list --implementation jax --devices 8 -k eager | head -1"
-    listed = python(tmp_path, "-c", f"import os; os.system({command!r})")
+def test_a_full_disk_and_a_reader_that_has_seen_enough(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    shell = " ".join((*SUITE, "list --implementation jax --devices 8 -k eager | head -1"))
+    listed = ran(tmp_path, "sh", "-c", shell)
     assert (listed.stdout.count("\n"), listed.stderr) == (1, "")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Journal, "write", full)
+    monkeypatch.setattr(Report, "write", full)
+    assert main(["run", "-n", "1", *cells(f"{FAKES}:GOOD", "id_tap"), "--results", str(tmp_path)]) == 2
+    printed = capsys.readouterr().out
+    assert "PROBLEM: a cell was not run: [Errno 28] No space left on device" in printed
+    assert "conformance-cpu.json could not be written" in printed
 
 
 # The parts.
 
 
 def test_nothing_but_a_pass_passes() -> None:
-    cell = make_plan(["hostcb"], [Topology("cpu", 1)]).cells[0]
+    cell = parse_cell("hostcb/id_tap/jit/cpu-1dev")
     assert Report("cpu", Expectations()).exit_code == 2
     for verdict in Verdict:
         report = Report("cpu", Expectations())
@@ -239,11 +237,9 @@ def test_nothing_but_a_pass_passes() -> None:
 def test_a_flag_that_xla_does_not_know_is_left_out(tmp_path: Path) -> None:
     """XLA ends a process over it; the suite is for releases to come, too."""
     flags = ("--xla_no_such_flag=false", "--xla_backend_optimization_level=0")
-    journal = Journal(tmp_path / "journal")
-    runner = CellRunner(tmp_path / "log", journal, _quick=flags)
+    runner = CellRunner(tmp_path / "log", _quick=flags)
     for number, program in enumerate(("jit", "eager")):
         outcome, _ = runner.run(Task(f"hostcb/id_tap/{program}/cpu-1dev", "hostcb", Topology("cpu", 1), 60.0 + number))
         assert outcome.verdict is Verdict.PASS
     runner.finish()
-    journal.close()
     assert runner.take_stats().process_starts == 2, "one that did not start, and one for both cells"

@@ -1,4 +1,4 @@
-"""The command `soak`: short ones of hostcb and of broken ones, what grows, and what ends a soak from outside."""
+"""The command `soak`: what it draws, each wrong history is found, what grows, and what ends a soak from outside."""
 
 from __future__ import annotations
 
@@ -7,85 +7,246 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
+import time
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
+import jax
+import numpy as np
 import pytest
-from support.subprocesses import PROGRAMS, ROOT, run_program
+import suite_runs
+from suite_runs import Patch
+from support.subprocesses import PROGRAMS, run_program
 
+from conformance.soak import disturbing
+from conformance.soak.disturbing import Signals
+from conformance.soak.doing import Doer
 from conformance.soak.growth import ALLOWED, BLOCKS, LEAST_SAMPLES, Found, Slope, slope_of
-from conformance.soak.record import Record
+from conformance.soak.programs import Program
+from conformance.soak.record import MOST_KEPT, ONE_IN, PlantedError, Record, Run
+from conformance.soak.specs import (
+    CALLBACKS,
+    STEPS,
+    Form,
+    Layout,
+    ProgramSpec,
+    Shape,
+    base_code,
+    drawn_program,
+    parts_of,
+)
 
 pytestmark = pytest.mark.contract("C64")
 
-SHORT = {"events": 1500, "threads": 2}
-LEAKING = {"events": 10_000, "threads": 1, "acts": 2, "programs": 1, "warm_up": 0}
-BROKEN = {
-    "conformance.mutants:dropped": ("lost",),
-    "conformance.mutants:neighbours_swapped": ("order",),
-    "conformance.mutants:duplicated": ("duplicate",),
-    "reusing": ("wrong operand", "torn operand", "order", "duplicate", "unexpected"),
-    "conformance.mutants:early_barrier": ("lost", "early barrier", "unexpected", "failure not reported"),
-}
+
+def spec(*kinds: str, trips: int = 3, layout: Layout = Layout.ONE_DEVICE, **more: Any) -> ProgramSpec:
+    return ProgramSpec(layout, more.pop("form", Form.SCAN), kinds, trips, **more)
 
 
-Soaker: TypeAlias = Callable[..., tuple[int, str, str]]
-IMPLEMENTATION = """
-import os, threading
-import hostcb
-from conformance.implementations.hostcb import Hostcb
-IMPLEMENTATION = Hostcb(hostcb)
-"""
+TAPS, SPREAD = spec("id_tap"), spec("id_tap", "call", trips=2, layout=Layout.PMAP)
+MIXED = spec("id_print", "io_callback", "pure_callback", "call", form=Form.WHILE_CONDITION)
+ARRAYS = spec("id_tap", trips=900, size=4)
 
 
 @pytest.fixture
-def soak(tmp_path: Path) -> Soaker:
-    """Runs the command, with modules of the test; the exit code, and what it wrote."""
-    paths = os.pathsep.join(map(str, (ROOT, PROGRAMS, tmp_path)))
-
-    def run(*options: str) -> tuple[int, str, str]:
-        command = [sys.executable, "-m", "conformance", "soak", "--devices", "2", "--threads", "1", *options]
-        environment = os.environ | {"PYTHONPATH": paths}
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-        return ended.returncode, ended.stdout, ended.stderr
-
-    return run
+def record() -> Record:
+    return Record()
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
-    """What short soaks of hostcb and of broken ones have found, in one process."""
-    asked = {"hostcb": SHORT, "leaking": LEAKING, **dict.fromkeys(BROKEN, SHORT)}
-    results: dict[str, Any] = run_program("soaks.py", json.dumps(asked), devices=2).json()
-    return results
+def begun(record: Record, spec: ProgramSpec = TAPS, thread: str = "one") -> Run:
+    return record.begin(thread, Shape(spec, spec.trips), (4, 5) if spec is SPREAD else (0,))
 
 
-@pytest.mark.thorough
-def test_a_short_soak_finds_nothing_in_hostcb(found: dict[str, Any]) -> None:
-    assert found["hostcb"]["anomalies"] == []
-    assert found["hostcb"]["events"] >= SHORT["events"]
+def call(record: Record, run: Run, *places: int, slot: int = 0, site: str = "", **more: Any) -> Any:
+    for place in places:
+        code = base_code(run.number, slot) + place
+        steps = run.shape.steps
+        result = record.saw(site or steps[min(place, len(steps) - 1)].site, run.shape.spec, code, **more)
+    return result
 
 
-@pytest.mark.parametrize("name", BROKEN)
-@pytest.mark.thorough
-def test_a_short_soak_finds_a_defect(found: dict[str, Any], name: str) -> None:
-    (first, *_) = found[name]["anomalies"]
-    assert first.startswith(BROKEN[name]), first
+def returned(record: Record, run: Run, thread: str | None = None) -> None:
+    """Its dispatch is over, and then a barrier."""
+    run.returned = time.monotonic_ns()
+    record.barrier(time.monotonic_ns() + 1, thread)
 
 
-# Growth -------------------------------------------------------------------------------------------
+def judged(record: Record) -> list[str]:
+    record.judge()
+    return [anomaly.kind for anomaly in record.anomalies]
 
 
-@pytest.mark.thorough
-def test_a_list_that_is_kept_for_each_tap_is_found(found: dict[str, Any]) -> None:
-    """Nothing else is wrong there; the slope of memory says nothing in so short a time."""
-    assert found["leaking"]["anomalies"] == []
-    assert BLOCKS in found["leaking"]["growing"]
-    assert BLOCKS not in found["hostcb"]["growing"]
+def test_a_thread_repeats_what_its_seed_gives_and_every_program_is_drawn(
+    record: Record, devices: list[jax.Device], monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(Program, "compile_ahead", lambda program: None)
 
+    def runs(seed: int, name: str) -> list[str]:
+        doer, found = Doer(name, seed, record, None, devices[:2]), list[str]()
+        doer._dispatch = lambda program, run: found.append(f"{run.shape.spec} {run.shape.trips} {[*run.effects]}")  # type: ignore[method-assign]
+        for act in doer.acts(3, 40):
+            if act == doer._run or "lambda" in act.__qualname__:
+                act()
+        return found
+
+    assert runs(0, "a") == runs(0, "a")
+    assert len({*map(str, (runs(0, "a"), runs(0, "b"), runs(1, "a")))}) == 3
+    specs = [drawn_program(random.Random(seed), 8) for seed in range(600)]
+    assert {kind for spec in specs for kind in spec.kinds} == {*CALLBACKS}
+    assert {spec.layout for spec in specs} == {*Layout} - {Layout.EAGER}
+    assert {spec.form for spec in specs} == {*Form}
+    assert all(len(Shape(spec, spec.trips).steps) < STEPS for spec in specs)
+    assert {drawn_program(random.Random(seed), 1).layout for seed in range(50)} == {Layout.ONE_DEVICE}
+    code = base_code(262_143, 7) + STEPS - 1
+    assert (code, parts_of(code)) == (np.iinfo(np.int32).max, (262_143, 7, STEPS - 1))
+
+
+# The record of what ran.
+
+
+@pytest.mark.parametrize("spec", [TAPS, MIXED, SPREAD])
+def test_a_right_history_is_forgotten(record: Record, spec: ProgramSpec) -> None:
+    run = begun(record, spec)
+    count = len(run.shape.steps) * len(run.devices)
+    assert record.waiting() == [f"{run}: 0 of {count} callbacks"]
+    for slot in range(len(run.devices)):
+        call(record, run, *range(len(run.shape.steps)), slot=slot)
+    record.fetched(run, [run.shape.result(run.number, slot) for slot in range(len(run.devices))])
+    returned(record, run)
+    assert record.waiting() == judged(record) == []
+    assert record.events == count
+    # Its callbacks belong to no run any more.
+    call(record, run, 0)
+    assert judged(record) == ["unexpected"]
+
+
+UNORDERED = spec("io_callback", "pure_callback", trips=2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "places", "kinds"),
+    [
+        (TAPS, (0,), ["lost", "lost"]),
+        (TAPS, (0, 2, 1), ["order"]),
+        (TAPS, (0, 1, 2, 2), ["duplicate"]),
+        (TAPS, (0, 1, 2, 7), ["unexpected"]),
+        # Unordered callbacks have no order, and pure ones may run again.
+        (UNORDERED, (3, 2, 1, 1, 0), []),
+        (UNORDERED, (0, 1, 3), ["lost"]),
+    ],
+)
+def test_wrong_histories(record: Record, spec: ProgramSpec, places: tuple[int, ...], kinds: list[str]) -> None:
+    call(record, begun(record, spec), *places)
+    assert judged(record) == kinds
+    # A result is the sum of what callbacks return.
+    run = begun(record, ProgramSpec(Layout.ONE_DEVICE, Form.SCAN, ("call",), 900))
+    found = [call(record, run, place) for place in range(900)]
+    assert run.shape.result(run.number, 0) == np.sum(found, dtype=np.int32)
+    record.fetched(run, [5])
+    assert judged(record)[len(kinds) :] == ["result"]
+
+
+def test_a_wrong_function_a_wrong_device_and_a_wrong_time(record: Record) -> None:
+    """Callbacks that overlap, and callbacks that run after the barrier of their thread."""
+    run = begun(record)
+    call(record, run, 0, site="place 1")
+    call(record, run, 1, device=3)
+    call(record, run, 2, device=0)
+    record.saw("place 0", SPREAD, base_code(begun(record).number, 0))
+    assert judged(record) == ["unexpected", "unexpected", *["lost"] * 4, "wrong device"]
+    record.anomalies.clear()
+    run = begun(record)
+    run.effects = {(0, 0): lambda: call(record, run, 1)}
+    call(record, run, 0)
+    returned(record, run, "another one")
+    call(record, run, 2)
+    assert judged(record) == ["overlap"]
+    late = begun(record, thread="two")
+    call(record, late, 0)
+    returned(record, late, "two")
+    call(record, late, 1, 2)
+    assert judged(record)[1:] == ["early barrier"] * 2
+
+
+@pytest.mark.parametrize(
+    ("thread", "had_returned", "kinds"),
+    [("one", False, ["order"]), ("two", True, ["order of programs"]), ("two", False, [])],
+)
+def test_the_order_of_programs(record: Record, thread: str, had_returned: bool, kinds: list[str]) -> None:
+    """Those that start at once in two threads have none."""
+    first = begun(record)
+    first.returned = time.monotonic_ns() - 1 if had_returned else first.returned
+    second = begun(record, thread=thread)
+    call(record, second, 0, 1, 2)
+    call(record, first, 0, 1, 2)
+    assert judged(record) == kinds
+
+
+def test_wrong_data_and_data_that_change_while_a_callback_keeps_them() -> None:
+    """A few arrays are kept, and not each."""
+    wrong = (np.full(4, 6, np.float32), np.full(3, 5, np.float32), np.full(4, 5, np.int8), np.array([5, 5, 5, 4], "f4"))
+    for data in wrong:
+        record = Record()
+        run = begun(record, ARRAYS)
+        for place in range(900):
+            call(record, run, place, data=data if place == 5 else np.full(4, place & 127, np.float32))
+        assert judged(record) == ["wrong operand"]
+    record, buffer = Record(), np.empty(4, np.float32)
+    run = begun(record, ARRAYS)
+    for place in range(900):
+        buffer[...] = place & 127
+        call(record, run, place, data=buffer)
+    assert len(record._kept) == MOST_KEPT < 900 // ONE_IN
+    assert {*judged(record)} == {"torn operand"}
+
+
+@pytest.mark.parametrize(("ends", "kinds"), [(True, []), (False, ["lost"])])
+def test_failures(record: Record, ends: bool, kinds: list[str]) -> None:
+    """After one that ends the computation nothing runs; a tap that raises does not end it."""
+    run = begun(record)
+    run.fails_at = (0, 1) if ends else None
+    run.effects = {(0, 1): record.plan_failure((run.number, 0, 1), "a failure")}
+    with pytest.raises(PlantedError) as raised:
+        call(record, run, 0, 1)
+    error = raised.value
+    record.reported([error])
+    assert (judged(record), record.failures) == (kinds, 1)
+    record.reported([error, ValueError("of somebody else")])
+    assert judged(record)[len(kinds) :] == ["wrong failure"] * 2
+
+
+def test_wrong_errors_and_failures_that_no_barrier_reports(record: Record) -> None:
+    run, other = begun(record), PlantedError(7, 0, 1)
+    record.raised(run, other, in_thread=False)
+    run.fails_at = (0, 1)
+    right = PlantedError(run.number, 0, 1)
+    for error, in_thread in ((other, False), (right, False), (right, True)):
+        record.raised(run, error, in_thread=in_thread)
+    record.fetched(run, [0])
+    with pytest.raises(PlantedError):
+        record.plan_failure((run.number, 0, 1), "a failure")()
+    call(record, run, 0, 1)
+    assert judged(record) == ["error", "wrong error", "wrong error", "no error", "failure not reported"]
+
+
+def test_the_handler_of_signals(record: Record, devices: list[jax.Device], monkeypatch: Patch) -> None:
+    """It does nothing while all callbacks must be here, though a signal may still come; its error is not swallowed."""
+    monkeypatch.setattr(disturbing, "HANDLERS_TAP", True)
+    signals, tapped = Signals(0, record, None, devices[:1]), list[Run]()
+    monkeypatch.setattr(signals, "_random", type("Always", (random.Random,), {"random": lambda self: 0.0})())
+    monkeypatch.setattr(signals._program, "tap", tapped.append)
+    with signals.off():
+        signals._handle()
+        assert (tapped, signals.count, judged(record)) == ([], 0, [])
+    signals._handle()
+    assert (len(tapped), signals.count) == (1, 1)
+    monkeypatch.setattr(signals._program, "tap", lambda run: 1 / 0)
+    signals._handle()
+    (anomaly,) = record.anomalies
+    assert anomaly.witness.startswith("the handler of signal 2: Traceback")
+
+
+# What grows.
 
 PLACES = [20_000.0 * number for number in range(60)]
 
@@ -96,18 +257,15 @@ def slope(values: list[float], **more: float) -> Slope:
     return found
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_leak_is_found_in_noise_and_noise_is_no_leak(seed: int) -> None:
+def test_a_leak_is_found_in_noise_and_what_fills_and_stays_does_not_grow() -> None:
     """56 bytes an event are a quarter of the noise from one sample to the next; now and then a sample is far off."""
-    drawn = random.Random(seed)
-    noise = [1e9 + drawn.gauss(0, 5e6) + (5e7 if drawn.random() < 0.05 else 0) for _ in PLACES]
-    assert slope(noise).low <= 0.0
-    leak = slope([value + 56.0 * place for value, place in zip(noise, PLACES, strict=True)])
-    assert 0.0 < leak.low <= 56.0 <= leak.high
-
-
-def test_what_fills_and_stays_does_not_grow() -> None:
-    """As caches do, before the warm-up is over."""
+    for seed in range(5):
+        drawn = random.Random(seed)
+        noise = [1e9 + drawn.gauss(0, 5e6) + (5e7 if drawn.random() < 0.05 else 0) for _ in PLACES]
+        assert slope(noise).low <= 0.0
+        leak = slope([value + 56.0 * place for value, place in zip(noise, PLACES, strict=True)])
+        assert 0.0 < leak.low <= 56.0 <= leak.high
+    # As caches do, before the warm-up is over.
     assert slope([min(float(number), 15.0) for number in range(60)]) == Slope(0.0, 0.0, 0.0)
     filling = [min(place, PLACES[50]) for place in PLACES]
     assert slope(filling).low > 0.0
@@ -117,29 +275,14 @@ def test_what_fills_and_stays_does_not_grow() -> None:
     assert slope_of(sorted(PLACES * 2), [1.0] * 120) == Slope(0.0, 0.0, 0.0)
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library is not glibc")
-def test_memory_that_the_c_library_keeps_free_does_not_count(soak: Soaker) -> None:
-    """Else the resident memory of a soak rises for a long time with nothing leaked."""
-    program, freed = "freeing_threads", 6 * 12.0
-    kept = run_program(f"{program}.py", devices=None).json()
-    assert kept > freed / 2, "this C library keeps nothing, so this test shows nothing"
-    code, _, errors = soak("--implementation", program)
-    assert code == 2
-    assert float(errors.splitlines()[0]) < freed / 4
-
-
-# The verdict --------------------------------------------------------------------------------------
-
-
 def found_of(values: list[dict[str, float]]) -> Found:
     return Found(Record(), [(10_000 * number, each) for number, each in enumerate(values)], 0, 60.0)
 
 
-def test_each_series_that_grows_fails_the_soak() -> None:
+def test_each_series_that_grows_and_each_anomaly_fails_the_soak() -> None:
     flat = dict.fromkeys(ALLOWED, 100.0)
     soak = found_of([flat] * 20)
-    assert soak.exit_code == 0
-    assert "nothing grows" in soak.summary()
+    assert (soak.exit_code, "nothing grows" in soak.summary()) == (0, True)
     assert "too short to say whether anything grows" in found_of([flat] * 3).summary()
     for name, allowed in ALLOWED.items():
         # One more in a thousand events; of memory as much as an object.
@@ -147,60 +290,86 @@ def test_each_series_that_grows_fails_the_soak() -> None:
         soak = found_of([{**flat, name: 100.0 + each * number} for number in range(20)])
         assert (soak.growing, soak.exit_code) == ([name], 1)
         assert f"FAILED: growth: {name}" in soak.summary()
-
-
-def test_an_anomaly_fails_the_soak() -> None:
     soak = found_of([])
     soak.record.note("lost", "run 7")
-    assert soak.exit_code == 1
-    assert "FAILED: lost: run 7" in soak.summary()
+    assert (soak.exit_code, "FAILED: lost: run 7" in soak.summary()) == (1, True)
 
 
-# The process --------------------------------------------------------------------------------------
+# Short soaks of hostcb and of broken ones, in one process.
 
-HANGING = """
+SHORT = {"events": 1500, "threads": 2}
+BROKEN = {
+    "conformance.mutants:dropped": ("lost",),
+    "conformance.mutants:neighbours_swapped": ("order",),
+    "conformance.mutants:duplicated": ("duplicate",),
+    "reusing": ("wrong operand", "torn operand", "order", "duplicate", "unexpected"),
+    "conformance.mutants:early_barrier": ("lost", "early barrier", "unexpected", "failure not reported"),
+}
+
+
+@pytest.mark.thorough
+def test_a_short_soak_finds_each_defect_and_nothing_in_hostcb() -> None:
+    """The slope of memory says nothing in so short a time."""
+    asked = {"hostcb": SHORT, **dict.fromkeys(BROKEN, SHORT)}
+    asked["leaking"] = {"events": 10_000, "threads": 1, "acts": 2, "programs": 1, "warm_up": 0}
+    found = run_program("soaks.py", json.dumps(asked), devices=2).json()
+    assert found["hostcb"]["anomalies"] == found["leaking"]["anomalies"] == []
+    assert found["hostcb"]["events"] >= SHORT["events"]
+    assert BLOCKS in found["leaking"]["growing"] and BLOCKS not in found["hostcb"]["growing"]
+    for name, kinds in BROKEN.items():
+        assert found[name]["anomalies"][0].startswith(kinds), name
+
+
+# The process.
+
+SOAK = (*suite_runs.SUITE, "soak", "--devices", "2")
+BREAKING = """\
+import os, threading
+import hostcb
+from conformance.implementations.hostcb import Hostcb
 from conformance.soak.doing import Doer
-def hang_for_ever(doer):
-    threading.Event().wait()
-Doer._run = hang_for_ever
-"""
-CRASHING = """
-from conformance.soak.doing import Doer
-def abort(doer):
-    os.abort()
-Doer.end_round = abort
+IMPLEMENTATION = Hostcb(hostcb)
+def in_the_fake(doer):
+    {does}
+Doer.{method} = in_the_fake
 """
 
 
-def test_a_process_that_cannot_begin(soak: Soaker) -> None:
-    code, output, errors = soak("--implementation", "jax")
-    assert (code, output) == (2, "")
-    assert errors == "ERROR: a soak needs id_tap, call, barrier_wait, and jax lacks id_tap, call, barrier_wait\n"
+@pytest.mark.parametrize(
+    ("method", "does", "code", "begin"),
+    [
+        ("_run", "threading.Event().wait()", 1, "Timeout ("),
+        ("end_round", "os.abort()", -signal.SIGABRT, "Fatal Python error: Aborted"),
+    ],
+)
+def test_a_hang_and_a_crash_have_their_stacks(method: str, does: str, code: int, begin: str, tmp_path: Path) -> None:
+    (tmp_path / "breaking.py").write_text(BREAKING.format(method=method, does=does))
+    asked = ("--implementation", "breaking", "--threads", "1", "--deadline", "12")
+    ended = suite_runs.ran(tmp_path, *SOAK, *asked)
+    assert ended.returncode == code, ended.stderr
+    assert "in in_the_fake" in ended.stderr[ended.stderr.index(begin) :]
+    assert code < 0 or "nothing goes on; programs that are not over:" in ended.stderr
 
 
-def test_a_hang_has_the_stacks_and_the_programs(soak: Soaker, tmp_path: Path) -> None:
-    (tmp_path / "hanging.py").write_text(IMPLEMENTATION + HANGING)
-    code, _, errors = soak("--implementation", "hanging", "--deadline", "12")
-    assert code == 1
-    assert "nothing goes on; programs that are not over:" in errors
-    assert "in hang_for_ever" in errors[errors.index("Timeout (") :]
-
-
-def test_a_crash_has_its_signal_and_the_stacks(soak: Soaker, tmp_path: Path) -> None:
-    (tmp_path / "crashing.py").write_text(IMPLEMENTATION + CRASHING)
-    code, _, errors = soak("--implementation", "crashing")
-    assert code == -signal.SIGABRT
-    assert "in abort" in errors[errors.index("Fatal Python error: Aborted") :]
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library is not glibc")
+def test_memory_that_the_c_library_keeps_free_does_not_count(tmp_path: Path) -> None:
+    """Else the resident memory of a soak rises for a long time with nothing leaked. The program has nothing to soak."""
+    program, freed = "freeing_threads", 6 * 12.0
+    kept = run_program(f"{program}.py", devices=None).json()
+    assert kept > freed / 2, "this C library keeps nothing, so this test shows nothing"
+    path = f"{suite_runs.PATH}{os.pathsep}{PROGRAMS}"
+    ended = suite_runs.ran(tmp_path, *SOAK, "--implementation", program, PYTHONPATH=path)
+    assert (ended.returncode, ended.stdout, float(ended.stderr.splitlines()[0]) < freed / 4) == (2, "", True)
+    lacking = suite_runs.ran(tmp_path, *SOAK, "--implementation", "jax")
+    assert "ERROR: a soak needs id_tap, call, barrier_wait, and jax lacks id_tap, call, bar" in lacking.stderr
 
 
 @pytest.mark.usefixtures("sigint_reaches_programs")
-def test_an_interrupt_ends_it_with_what_was_checked() -> None:
-    command = [sys.executable, "-m", "conformance", "soak", "--devices", "2"]
-    env, pipe = {**os.environ, "PYTHONPATH": str(ROOT)}, subprocess.PIPE
-    process = subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True)
+def test_an_interrupt_ends_it_with_what_was_checked(tmp_path: Path) -> None:
+    process = suite_runs.started(tmp_path, *SOAK)
     assert process.stderr is not None
     assert process.stderr.readline().startswith("a soak of hostcb with JAX ")
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=120)
-    assert (process.returncode, errors.startswith("interrupted: ")) == (0, True), output + errors
-    assert "every callback was right" in output
+    ended = suite_runs.end(process)
+    assert (ended.returncode, ended.stderr.startswith("interrupted: ")) == (0, True), ended.stdout + ended.stderr
+    assert "every callback was right" in ended.stdout

@@ -1,16 +1,20 @@
-"""What vendors' packages and files add to the suite, and what is said of those that cannot be used."""
+"""What packages, files and modules of others add to the suite, and what is said of those that cannot be used."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import jax
 import pytest
-from suite_runs import ROOT, report_in, run, verdicts
+from suite_runs import ROOT, Capture, Patch, report_in, run, verdicts
 from support.vendor_packages import PLUGIN, installed, on_the_page
 
 from conformance.cases.harness import extensions
@@ -18,6 +22,9 @@ from conformance.cases.harness.catalogue import all_cases
 from conformance.cases.harness.registry import _ENTERED
 from conformance.cli.commands import main
 from conformance.engine.preparation import ConflictingOptionsError, workers_of
+from conformance.expectations.entries import load_expectations
+from conformance.implementations import ImplementationError, load, path_of
+from conformance.implementations.external import ExternalCallbacks
 from conformance.model.transforms import TRANSFORMS
 from conformance.planning.cells import parse_cell
 from conformance.spec import external_callbacks, platforms
@@ -32,19 +39,20 @@ HARNESS = "conformance.cases.harness"
 
 
 @pytest.fixture(autouse=True)
-def no_vendor_stays() -> Iterator[None]:
+def no_vendor_stays(monkeypatch: Patch) -> Iterator[None]:
     """Undo what a test has added to the suite."""
     all_cases()
-    callbacks, transforms, cases = [*external_callbacks.ALL_CALLBACKS], {**TRANSFORMS}, {**_ENTERED}
-    named, done, path, modules = {**external_callbacks._NAMED}, {*extensions._done}, [*sys.path], {*sys.modules}
+    callbacks, done, modules = [*external_callbacks.ALL_CALLBACKS], {*extensions._done}, {*sys.modules}
+    registries: list[dict[Any, Any]] = [TRANSFORMS, _ENTERED, external_callbacks._NAMED]
+    before = [{**registry} for registry in registries]
+    monkeypatch.setattr(sys, "path", [*sys.path])
     yield
     external_callbacks.ALL_CALLBACKS[:] = callbacks
-    for registry, before in ((TRANSFORMS, transforms), (_ENTERED, cases), (external_callbacks._NAMED, named)):
-        registry.clear()  # type: ignore[attr-defined]
-        registry.update(before)  # type: ignore[attr-defined]
+    for registry, entries in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(entries)
     extensions._done.clear()
     extensions._done.update(done)
-    sys.path[:] = path
     for name in {*sys.modules} - modules:
         if name.startswith("acme"):
             del sys.modules[name]
@@ -65,7 +73,7 @@ def use(folder: Path) -> None:
     forget()
 
 
-# A whole package ------------------------------------------------------------------------------------
+# A whole package.
 
 CELLS = (
     "jax/pure_callback_unrolled/vmap/acme-1dev",
@@ -77,19 +85,13 @@ CELLS = (
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """The package of docs/vendors.md, with a plugin of its own."""
-    table = tomllib.loads(on_the_page("pyproject.toml"))
-    groups = table["project"]["entry-points"]
+    groups = tomllib.loads(on_the_page("pyproject.toml"))["project"]["entry-points"]
     # What the modules of the platform add, entry points do not add again.
     groups = {name: points for name, points in groups.items() if name.endswith(("jax_plugins", "platforms"))}
     # Without what no CPU can have.
     own = [line for line in on_the_page("acme.toml").splitlines() if not line.startswith(("version", "xla_flags"))]
-    files = {
-        "acme.toml": "\n".join(own).replace("acme_npu", "cpu"),
-        "acme_known.toml": "",
-        "acme_platform.py": on_the_page("acme_platform.py"),
-        "acme_plugin.py": PLUGIN,
-        "acme_suite.py": SUITE,
-    }
+    files = {"acme.toml": "\n".join(own).replace("acme_npu", "cpu"), "acme_known.toml": "", "acme_plugin.py": PLUGIN}
+    files |= {"acme_platform.py": on_the_page("acme_platform.py"), "acme_suite.py": SUITE}
     return installed(tmp_path / "site", groups, files)
 
 
@@ -100,15 +102,10 @@ def test_a_package_adds_a_platform_and_its_cells(tmp_path: Path, package: Path) 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     report = report_in(tmp_path / "results", "acme")
     assert verdicts(report) == dict.fromkeys(CELLS, "pass")
-    assert report["claims"] == [
-        {"name": "ordered", "verdict": "not tested", "cells": 0, "failed": []},
-        {"name": "hostcb:call", "verdict": "not tested", "cells": 0, "failed": []},
-    ]
+    untested = {"verdict": "not tested", "cells": 0, "failed": []}
+    assert report["claims"] == [{"name": name} | untested for name in ("ordered", "hostcb:call")]
     assert "claimed capability `ordered`: no cell of this run tested it" in ended.stdout
-
-
-def test_the_suite_has_two_names(tmp_path: Path, package: Path) -> None:
-    """A module that imports `hostcb_conformance` gets the classes of the suite that runs as `conformance`."""
+    # A module that imports `hostcb_conformance` gets the classes of the suite that runs as `conformance`.
     (package / "acme_suite.py").write_text(SUITE.replace("from conformance.", "from hostcb_conformance."))
     use(package)
     assert parse_cell(CELLS[0]).callback_name == "pure_callback_unrolled"
@@ -116,7 +113,7 @@ def test_the_suite_has_two_names(tmp_path: Path, package: Path) -> None:
     assert sys.modules["acme_suite"].case is importlib.import_module("conformance.cases.harness.case").case
 
 
-def test_a_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_enough(tmp_path: Path, capsys: Capture) -> None:
     """Paths in a file begin where the file is."""
     (tmp_path / "acme_known.toml").touch()
     (tmp_path / "acme_suite.py").write_text(SUITE)
@@ -127,17 +124,22 @@ def test_a_file_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     shown = capsys.readouterr().out.partition("\nacme, by ")[2]
     assert "acme_npu" in shown and "at most 2" in shown
     assert platform_in(file).expectations == tmp_path / "acme_known.toml"
-    environment = Topology("acme", 1).environment({"XLA_FLAGS": "--xla_acme=0", "HOME": "/h"})
-    own = {"JAX_PLATFORMS": "acme,cpu", "XLA_FLAGS": "--xla_acme=0", "ACME_LOG": "quiet"}
-    assert environment == own | {"HOME": "/h"}
+    environment = Topology("acme", 1).environment({"XLA_FLAGS": "--xla_acme=0", "ACME_LOG": "loud"})
+    own = {"JAX_PLATFORMS": "acme,cpu", "XLA_FLAGS": "--xla_acme=0", "ACME_LOG": "loud"}
+    assert environment == own, "the user has the last word"
+    assert Topology("acme", 1).environment({})["ACME_LOG"] == "quiet"
     with pytest.raises(ConflictingOptionsError, match=r"-n 3: at most 2 process\(es\) may have the devices of acme"):
         workers_of(3, "acme")
+    # The example, which `nox -s vendor` runs where its plugin is.
+    toy = platform_in(ROOT / "examples" / "platform" / "toy_platform" / "toy.toml")
+    assert (toy.name, toy.jax_name, toy.devices) == ("toy", "toy", ("toy_npu",))
+    assert toy.expectations and load_expectations(toy.expectations).entries
 
 
 # What cannot be used.
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def error_of(capsys: Capture, *arguments: str) -> str:
     """The one line of an error in the options."""
     assert main(["list", "-k", "no such cell", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -145,7 +147,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line
 
 
-def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_files(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "wrong.toml"
     for text, named in {
         "": "[platform]",
@@ -179,11 +181,84 @@ def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         ("cases", f"from {HARNESS}.catalogue import all_cases\nFOUND = all_cases()[0]", "twice"),
     ],
 )
-def test_wrong_entry_points(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], group: str, source: str, named: str
-) -> None:
+def test_wrong_entry_points(tmp_path: Path, capsys: Capture, group: str, source: str, named: str) -> None:
     group = f"hostcb_conformance.{group}"
     use(installed(tmp_path, {group: {"acme": "acme_one:FOUND"}}, {"acme_one.py": source}))
     line = error_of(capsys, "--platform", "acme", "--devices", "1")
     assert f"the entry point acme = 'acme_one:FOUND' in the group {group} of acme-conformance 1.0" in line
     assert named in line
+
+
+# Implementations in modules: every process loads them by their path, which may not be their `name`.
+
+CASE = "pure_callback/case.os_exit.pmap/cpu-1dev"
+MODULE = """\
+import os, sys
+from types import SimpleNamespace
+import jax
+from conformance.implementations.external import ExternalCallbacks
+
+class Mine(ExternalCallbacks):
+    callback_exception = RuntimeError
+    __hash__ = None
+    def __eq__(self, other):
+        return True
+    def __init__(self, mark):
+        super().__init__(SimpleNamespace(pure_callback=jax.pure_callback))
+        self.mark = mark
+    def invoke(self, *arguments, **options):
+        with open(os.environ["MARKS"], "a") as marks:
+            marks.write(f"{self.mark} in {os.path.basename(sys.argv[0])}\\n")
+        return super().invoke(*arguments, **options)
+    def barrier(self):
+        jax.effects_barrier()
+
+IMPLEMENTATION, JAX = Mine("module"), Mine("jax")
+IMPLEMENTATION.name = "my own callbacks"
+# Another one is loaded by this.
+JAX.name = "jax"
+"""
+
+
+@pytest.mark.contract("C2")
+def test_programs_of_cases_load_what_the_cell_names(tmp_path: Path) -> None:
+    """The cell's id, by which it is expected, repeated and compared, has the path.
+
+    One module is in the current folder, one in another, and the last is the example of the documentation.
+    """
+    (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "other.py").write_text(MODULE.replace('"module"', '"elsewhere"'))
+    # The second folder is relative, and counts from where the command is called.
+    environment = {"PYTHONPATH": f"{ROOT}:elsewhere:{ROOT / 'examples'}", "MARKS": str(tmp_path / "marks")}
+    marks = {f"mine/{CASE}": "module", f"mine:JAX/{CASE}": "jax", f"other/{CASE}": "elsewhere"}
+    cells = [*marks, "own_callbacks/io_callback_ordered/jit/cpu-1dev"]
+    ended = run(tmp_path, "-n", "1", *(f"--cell={cell}" for cell in cells), **environment)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert verdicts(report_in(tmp_path / "results")) == dict.fromkeys(cells, "pass")
+    written = (tmp_path / "marks").read_text().splitlines()
+    assert sorted(written) == sorted(f"{mark} in child_programs.py" for mark in marks.values())
+
+
+@pytest.mark.contract("C2")
+def test_a_path_is_that_by_which_an_implementation_was_loaded(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Neither its name nor one that is equal to it; and where no path leads to it there is an error."""
+    module = f"planted_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    for path in ("hostcb", "jax", "conformance.mutants:late", module, f"{module}:JAX"):
+        assert path_of(load(path)) == path
+
+    class Nobodys(ExternalCallbacks):
+        callback_exception = RuntimeError
+
+        def barrier(self) -> None: ...
+
+    nobodys: Any = Nobodys(SimpleNamespace(pure_callback=jax.pure_callback))
+    for name in ("jax", "mine", None, "conformance.planning.cells"):
+        nobodys.name = name
+        with pytest.raises(ImplementationError):
+            path_of(nobodys)
+    for wrong in ("no_such_module", "own.py", "conformance.mutants:no_such", "conformance.planning.cells"):
+        with pytest.raises(ImplementationError, match=re.escape(wrong.rpartition(":")[2])):
+            load(wrong)

@@ -1,4 +1,4 @@
-"""How a worker runs a cell: broken callbacks are caught, wrong data show, and a history is complete."""
+"""How a worker runs a cell: broken callbacks, wrong data, and a history that is complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
-from suite_runs import DEADLINE
+from suite_runs import DEADLINE, Patch
 
 from conformance.cases.harness.running import run_case
 from conformance.implementations import load
@@ -30,10 +30,6 @@ from conformance.worker.private_jax import several_times
 pytestmark = pytest.mark.contract("C5", "C6")
 
 # Broken versions of JAX's own callbacks: those that no mutant of hostcb stands for.
-
-
-def broken(**names: Any) -> Jax:
-    return Jax(SimpleNamespace(**{**vars(NAMESPACE), **names}))
 
 
 def pure_for_io(function: Any, wanted: Any, *args: Any, ordered: bool = False) -> Any:
@@ -63,19 +59,20 @@ def taking_anything(function: Any, wanted: Any, **options: Any) -> Any:
     return NAMESPACE.buffer_callback(host, wanted, **options)
 
 
-BROKEN = {
-    "io_callback/jit": (broken(io_callback=pure_for_io), "lost: cpu:0 never ran #2 (unused"),
-    "pure_callback_broadcast_all/vmap": (broken(pure_callback=expanding), "wrong operand"),
-    "debug_callback_partitioned/pjit": (broken(debug=debug(gathered)), "wrong operand"),
-    "debug_print/jit": (broken(debug=debug(print=mumbled)), "lost"),
-    "buffer_callback/case.returns_a_value.jit": (broken(buffer_callback=taking_anything), "nothing was raised"),
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "io_callback/jit": ({"io_callback": pure_for_io}, "lost: cpu:0 never ran #2 (unused"),
+    "pure_callback_broadcast_all/vmap": ({"pure_callback": expanding}, "wrong operand"),
+    "debug_callback_partitioned/pjit": ({"debug": debug(gathered)}, "wrong operand"),
+    "debug_print/jit": ({"debug": debug(print=mumbled)}, "lost"),
+    "buffer_callback/case.returns_a_value.jit": ({"buffer_callback": taking_anything}, "nothing was raised"),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_callback_is_caught(name: str, devices: list[jax.Device], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_callback_is_caught(name: str, devices: list[jax.Device], monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys, "stdout", sys.stdout)  # taken back after the test, whatever is installed in it
-    implementation, witness = BROKEN[name]
+    names, witness = BROKEN[name]
+    implementation = Jax(SimpleNamespace(**{**vars(NAMESPACE), **names}))
     cell = parse_cell(f"jax/{name}/cpu-8dev")
     if isinstance(cell, CaseCell):
         outcome = run_case(cell.case, implementation, devices)
@@ -99,27 +96,23 @@ def test_a_wrong_entry_of_the_table_is_found(name: str, devices: list[jax.Device
 # Data.
 
 CALL = next(callback for callback in HOST_CALLBACKS if callback.name == "call")
+VALUE = jnp.float32(7)
 
 
-@pytest.mark.parametrize("element", ["bool", "int8", "float8_e4m3fn", "typed_key"])
-def test_one_wrong_element_of_a_result_shows_in_the_program(element: str) -> None:
-    payload = DataPayload(CALL, DataKind(element, "vector", "nested"))
-    value = jnp.float32(7)
-    leaves = flatten(payload.new(value))
-    assert payload.received(value, payload.new(value)) == 8
-    other = ~leaves[-1][1] if element == "bool" else leaves[-1][0]
-    wrong = [*leaves[:-1], leaves[-1].at[1].set(other)]
-    assert payload.received(value, payload.data.result_tree(wrong)) != 8
-
-
-def test_data_of_another_type_or_tree_are_refused() -> None:
+def test_one_wrong_element_of_a_result_and_data_of_another_type_or_tree_show() -> None:
+    for element in ("bool", "int8", "float8_e4m3fn", "typed_key"):
+        payload = DataPayload(CALL, DataKind(element, "vector", "nested"))
+        leaves = flatten(payload.new(VALUE))
+        assert payload.received(VALUE, payload.new(VALUE)) == 8
+        other = ~leaves[-1][1] if element == "bool" else leaves[-1][0]
+        wrong = [*leaves[:-1], leaves[-1].at[1].set(other)]
+        assert payload.received(VALUE, payload.data.result_tree(wrong)) != 8
     payload = DataPayload(CALL, DataKind("int8", "vector", "pair"))
-    value = jnp.float32(7)
-    first, second = payload.new(value)
+    first, second = payload.new(VALUE)
     with pytest.raises(AssertionError, match="a result is int16"):
-        payload.received(value, (first, second.astype(jnp.int16)))
+        payload.received(VALUE, (first, second.astype(jnp.int16)))
     with pytest.raises(AssertionError, match="a tree like"):
-        payload.received(value, [first, second])
+        payload.received(VALUE, [first, second])
     recorder = Recorder()
     DataPayload(CALL, DataKind("int8", "scalar", "pair")).function("first", recorder)([np.float32(7), np.int8(1)])
     assert [event.site for event in recorder.history().events] == ["first with a tree like [*, *] for one like (*, *)"]
@@ -145,9 +138,8 @@ def test_a_history_ends_when_all_devices_have_the_result(devices: list[jax.Devic
         return jax.pure_callback(slow, jax.ShapeDtypeStruct((), np.float32), jax.lax.axis_index("d"))
 
     mesh = jax.sharding.Mesh(np.array(devices[:2]), "d")
-    program = jax.jit(
-        jax.shard_map(on_each, mesh=mesh, in_specs=PartitionSpec("d"), out_specs=PartitionSpec(), check_vma=False)
-    )
+    shards = {"mesh": mesh, "in_specs": PartitionSpec("d"), "out_specs": PartitionSpec(), "check_vma": False}
+    program = jax.jit(jax.shard_map(on_each, **shards))
     # JAX dispatches a program anew in C++ from its second run on.
     jax.block_until_ready(program(np.zeros(2, np.float32)))
     ran.clear()

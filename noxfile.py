@@ -263,7 +263,6 @@ def compiled(session: nox.Session) -> None:
         session.skip("libtpu is published for Linux on x86_64 only")
     dependencies = nox.project.dependency_groups(PYPROJECT, "test")
     install_beside(session, *dependencies, f"jax[tpu,cuda13-local]=={ACCELERATED_JAX}")
-    session.run("pytest", "-n", "2", "tests/conformance/test_compilers.py")
     for name, chosen in (("tpu", CELLS["compiled_for_tpu"]), ("cuda", CELLS["compiled_for_cuda"])):
         conformance(session, name, "--depth", "compile", "-n", "2", "-k", chosen)
 
@@ -276,7 +275,6 @@ def vendor(session: nox.Session) -> None:
     install(session, HERE_JAX, "test")
     # The plugin's metadata ask for an older JAX; it runs with newer ones.
     session.install("--no-deps", "lammps-jax-pjrt-cpu==0.11.2", "./examples/platform")
-    session.run("pytest", "-n", "2", "tests/conformance/test_platform_example.py")
     chosen = session.posargs or ["-k", CELLS["vendor"]]
     session.run(
         "python", "-m", "conformance", "run", "--platform", "toy", "-n", "2", "--results", "results/toy", *chosen

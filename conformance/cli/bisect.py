@@ -69,8 +69,10 @@ def add_parser(commands: Any) -> None:
 def main(options: argparse.Namespace) -> int:
     if options.repo and not (options.good and options.bad):
         raise ConflictingOptionsError("--repo needs both ends: --good REV and --bad REV")
-    subjects = _subjects(options)
+    if options.good and options.good == options.bad:
+        raise ConflictingOptionsError(f"--good and --bad are the same, {options.good}: nothing lies between them")
     try:
+        subjects = _subjects(options)
         with running(options) as (installer, journal), contextlib.ExitStack() as stack:
             if options.repo:
                 commits = Repository(options.repo).between(options.good, options.bad)
@@ -111,4 +113,8 @@ def _releases(options: argparse.Namespace, installer: Installer) -> list[Release
     # An end that is not given is the last there is.
     if len(ends) == 1 and version_key(last) < version_key(next(installer.published())):
         first, last = last, ""
-    return installer.between(first, last)
+    found = installer.between(first, last)
+    if len(ends) < 2:
+        # A Python cannot install all releases.
+        tell(f"searching {found[0].label} to {found[-1].label}, as far as {options.python} can install releases of JAX")
+    return found

@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
         "versions",
         nargs="*",
         metavar="VERSION",
-        help="releases: 0.6.2, 0.6.2:0.6.1 for jax with another jaxlib, 0.6.0..0.8.3 or 0.6.0.. for all between",
+        help="releases: 0.8.3, 0.8.3:0.8.2 for jax with another jaxlib, 0.6.0..0.8.3 or 0.6.0.. for all between",
     )
     add(
         "--cell",
@@ -117,6 +117,8 @@ def releases_of(words: Sequence[str], installer: Installer) -> list[Release]:
     found: set[Release] = set()
     for word in words:
         first, dots, end = word.partition("..")
+        if end and Release.parse(first).order > Release.parse(end).order:
+            raise ConflictingOptionsError(f"{word} is the wrong way round: name the older release first")
         found |= {*installer.between(first, end)} if dots else {Release.parse(word)}
     return sorted(found, key=lambda release: release.order)
 

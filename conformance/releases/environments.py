@@ -55,7 +55,7 @@ class Release:
 
     @staticmethod
     def parse(words: str) -> Release:
-        """`0.6.2`, or `0.6.2:0.6.1` with another jaxlib."""
+        """`0.8.3`, or `0.8.3:0.8.2` with another jaxlib."""
         jax, _, jaxlib = words.partition(":")
         try:
             version_key(jaxlib or jax)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from ..expectations.entries import Expectation, Expectations
 from ..oracle.verdicts import Outcome
 from ..reports.markup import code, grid, link, text
-from ..reports.table import NOT_RUN, Column, Row, Seen, Table, consecutive
+from ..reports.table import Column, Row, Seen, Table, consecutive
 from ..reports.visible import visible
 from .environments import Release
 
@@ -29,14 +29,16 @@ def table_of(outcomes: Outcomes, cells: Sequence[str], problems: Sequence[str] =
 
 
 def known_failures(outcomes: Outcomes, known: Mapping[str, Expectation]) -> str:
-    """A table of known failures: of each its report, its cell, and the outcome of the cell by release."""
+    """A table of known failures whose cells ran: of each its report, its cell, and its outcome by release."""
     rows = []
     for cell, entry in known.items():
         words = {
             release.label: outcomes[release, cell].words for release in tried(outcomes) if (release, cell) in outcomes
         }
+        if not words:
+            continue
         periods = (f"{what} with {where}" for where, what in consecutive([*words], [*words.values()]))
-        rows.append([link(entry.link), code(cell), text(", ".join(periods) or NOT_RUN)])
+        rows.append([link(entry.link), code(cell), text(", ".join(periods))])
     lines = ["", "## Known failures", "", *grid(["report", "cell", "outcomes"], rows)]
     return visible("\n".join(lines) + "\n")
 

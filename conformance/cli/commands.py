@@ -15,6 +15,7 @@ from typing import Any
 from ..reports.visible import in_a_line
 from ..spec.errors import CommandError, words_of
 from ..spec.package import COMMAND, install_here
+from ..spec.platform_targets import TARGETS
 from ..spec.topology import WrongPlatformError
 from .helping import add_version
 
@@ -71,11 +72,10 @@ def reported(run: Callable[[Any], int], options: Any) -> int:
     try:
         return run(options)
     except WrongPlatformError as error:
-        # Commands that are given the ids of cells have no such option.
-        cells = f"the {options.platform} cells" if hasattr(options, "platform") else "the cells"
-        # Cells that are named are never taken less far than they say.
-        advice = "; `--depth lower` lowers them without that hardware" if hasattr(options, "depth") else ""
-        print(f"ERROR: {cells} cannot run here, and nothing was tested: {error}{advice}", file=sys.stderr)
+        # Only for these does the suite know how programs must look. No CPU is absent.
+        lowered = hasattr(options, "depth") and options.platform in {*TARGETS} - {"cpu"}
+        advice = "; `--depth lower` lowers them without that hardware" * lowered
+        print(f"ERROR: the cells cannot run here, and nothing was tested: {error}{advice}", file=sys.stderr)
     except CommandError as error:
         # It may quote a file of somebody else.
         print(f"ERROR: {in_a_line(str(error))}", file=sys.stderr)

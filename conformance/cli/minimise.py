@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engine.options import positive
+from ..engine.options import add_platform, positive
 from ..minimising.failures import Counts, Failure, failure_of
 from ..oracle.verdicts import Verdict
 from ..spec.errors import CommandError
@@ -44,6 +44,7 @@ def add_parser(commands: Any) -> None:
         },
     )
     parser.add_argument("cell_id", metavar="CELL", help="the id of a cell that fails")
+    add_platform(parser.add_argument)
     parser.add_argument(
         "--runs",
         type=positive(int),
@@ -56,12 +57,11 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    from ..engine.preparation import cell_named
     from ..minimising.steps import simpler
     from ..minimising.trials import trials
-    from ..planning.cells import parse_cell
 
-    found = parse_cell(options.cell_id)
-    options.platform = found.topology.platform
+    found = cell_named(options)
     if options.program and not options.program.parent.is_dir():
         raise FileNotFoundError(f"--program {options.program}: there is no folder {options.program.parent}")
     with trials(options.deadline) as run_alone:

@@ -9,8 +9,10 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
+from ..engine.options import add_platform
 from ..spec.depths import Depth
 from ..spec.package import COMMAND, PACKAGE
+from ..spec.platforms import FILES, platform_named
 from ..worker.processes import worker_environment
 from .helping import add_command
 
@@ -79,7 +81,7 @@ print(f"the standard error of each process: {log.stem}.process-*{log.suffix}")
 
 
 def command_line(cell: Cell) -> str:
-    return f"{COMMAND} run --cell {shlex.quote(cell.id)}"
+    return f"{COMMAND} run{platform_named(cell.topology.platform).option} --cell {shlex.quote(cell.id)}"
 
 
 def program(cell: Cell) -> str:
@@ -88,9 +90,12 @@ def program(cell: Cell) -> str:
     # The environment of a worker on a machine without settings of its own.
     flags = cell.case.xla_flags if isinstance(cell, CaseCell) else ()
     deadline = cell.case.deadline if isinstance(cell, CaseCell) else None
+    file = platform_named(cell.topology.platform).file
+    described = {FILES: str(file)} if file else {}
     values = {"quoted_id": json.dumps(cell.id), "deadline": str(deadline or DEADLINE), "flags": repr(flags)}
     if cell.topology.processes > 1 and cell.topology.depth is Depth.RUN:
-        where, environment = f"in {cell.topology.processes} processes, which this program starts", ""
+        where = f"in {cell.topology.processes} processes, which this program starts"
+        environment = f"os.environ.update({json.dumps(described)})" if described else ""
         imports = [
             "from pathlib import Path\n",
             "spec.topology import parse_topology",
@@ -100,7 +105,7 @@ def program(cell: Cell) -> str:
         run = _IN_PROCESSES.substitute(values, topology=topology, implementation=implementation)
     else:
         where, (run_import, call) = "in this process alone", _run(cell)
-        variables = json.dumps(worker_environment(cell.topology, flags, {}, quick=()), indent=4)
+        variables = json.dumps(worker_environment(cell.topology, flags, {}, quick=()) | described, indent=4)
         environment = "# Before JAX is imported: it makes its devices once, and for one platform.\n"
         environment += f"os.environ.update({variables})"
         imports = [
@@ -145,6 +150,7 @@ def add_parser(commands: Any) -> None:
         {0: "the program was printed or written", 2: "bad input, or no standalone program of this cell"},
     )
     parser.add_argument("cell_id", metavar="CELL", help="a cell's id")
+    add_platform(parser.add_argument)
     parser.add_argument(
         "--standalone",
         action="store_true",
@@ -159,10 +165,10 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    from ..planning.cells import parse_cell
+    from ..engine.preparation import cell_named
     from ..standalone.programs import standalone_program
 
-    cell = parse_cell(options.cell_id)
+    cell = cell_named(options)
     text = standalone_program(cell) if options.standalone else program(cell)
     if options.program:
         options.program.write_text(text)

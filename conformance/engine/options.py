@@ -172,8 +172,8 @@ AddOption: TypeAlias = Callable[..., Any]
 """`add_argument` of an argument parser."""
 
 
-def add_selection(add: AddOption) -> None:
-    """Add the options that select cells."""
+def add_platform(add: AddOption) -> None:
+    """Add the platform, which a file may describe."""
     add(
         "--platform",
         type=_platform,
@@ -182,6 +182,11 @@ def add_selection(add: AddOption) -> None:
         help="one that JAX has a plugin for (`list --platforms`): cpu, cuda, rocm, tpu, ..., or the one that a file"
         " describes (docs/vendors.md)",
     )
+
+
+def add_selection(add: AddOption) -> None:
+    """Add the options that select cells."""
+    add_platform(add)
     add(
         "--devices",
         type=_devices,

@@ -14,7 +14,7 @@ from ..cases.harness.extensions import extend
 from ..expectations.entries import EXPECTATIONS, ExpectationError, Expectations, load_expectations
 from ..implementations import base_of
 from ..planning import selection as selecting
-from ..planning.cells import Cell, Plan
+from ..planning.cells import Cell, Plan, parse_cell
 from ..planning.depths import DEVICE_COUNTS, all_at_depth, at_depth, moved_to, multi_host_cells
 from ..planning.plan_file import read_cells
 from ..planning.processes import USUAL, plan_over_processes
@@ -121,6 +121,14 @@ def take_platform(options: RunOptions) -> RunOptions:
         options = replace(options, platform=use_file(Path(options.platform)).name)
     extend(options.platform)
     return options
+
+
+def cell_named(options: argparse.Namespace) -> Cell:
+    """The cell of a command that has one, on a platform that its `--platform` may describe."""
+    platform = take_platform(RunOptions.of(options)).platform
+    cell = parse_cell(options.cell_id)
+    _platform_of([cell], platform)
+    return cell
 
 
 def workers_of(asked: int | None, platform: str, depth: Depth = Depth.RUN) -> int:
@@ -239,7 +247,7 @@ def _platform_of(cells: Sequence[Cell], asked: str) -> str:
         platforms[asked] = None
     if len(platforms) > 1:
         raise ConflictingOptionsError(
-            f"one run is on one platform, and --cell and --platform name {', '.join(platforms)}"
+            f"one command is for one platform, and the cells and --platform name {', '.join(platforms)}"
         )
     return next(iter(platforms))
 

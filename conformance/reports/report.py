@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,8 +49,7 @@ class CellResult:
         cells = (*self.preceding_cells, self.cell.id)
         options = " -n 1" if self.preceding_cells else ""
         options += f" --repeat {self.repetition.runs}" if self.repetition else ""
-        if file := platform_named(self.cell.topology.platform).file:
-            options += f" --platform {shlex.quote(str(file))}"
+        options += platform_named(self.cell.topology.platform).option
         return f"{COMMAND} run{options} " + " ".join(f"--cell {c}" for c in cells)
 
     def as_json(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,6 +59,11 @@ class Platform:
     @property
     def jax_name(self) -> str:
         return self.registered or self.name
+
+    @property
+    def option(self) -> str:
+        """What a command line needs, so that its command knows the platform of a cell: nothing without a file."""
+        return f" --platform {shlex.quote(str(self.file))}" if self.file else ""
 
 
 _CPU_TARGETS = (

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import tomllib
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,13 +15,13 @@ from typing import Any
 
 import jax
 import pytest
-from suite_runs import ROOT, Capture, Patch, report_in, run, verdicts
+from suite_runs import ROOT, Capture, Patch, ran, report_in, run, verdicts
 from support.vendor_packages import PLUGIN, installed, on_the_page
 
 from conformance.cases.harness import extensions
 from conformance.cases.harness.catalogue import all_cases
 from conformance.cases.harness.registry import _ENTERED
-from conformance.cli.commands import main
+from conformance.cli.commands import main, reported
 from conformance.engine.preparation import ConflictingOptionsError, workers_of
 from conformance.expectations.entries import load_expectations
 from conformance.implementations import ImplementationError, load, path_of
@@ -29,7 +30,7 @@ from conformance.model.transforms import TRANSFORMS
 from conformance.planning.cells import parse_cell
 from conformance.spec import external_callbacks, platforms
 from conformance.spec.platforms import platform_in
-from conformance.spec.topology import Topology
+from conformance.spec.topology import Topology, WrongPlatformError
 
 pytestmark = pytest.mark.contract("C50")
 
@@ -136,7 +137,40 @@ def test_a_file_is_enough(tmp_path: Path, capsys: Capture) -> None:
     assert toy.expectations and load_expectations(toy.expectations).entries
 
 
+DESCRIBED = "jax/io_callback/eager/acme-1dev"
+"""A cell of a platform that only a file describes."""
+
+
+def test_commands_for_one_cell_take_a_file_and_print_it(tmp_path: Path, capsys: Capture) -> None:
+    """The program finds the description as well, in an environment that has it not."""
+    file, program = tmp_path / "acme.toml", tmp_path / "cell.py"
+    file.write_text("[platform]\nname = 'acme'\nregistered = 'cpu'\ndevices = 'cpu'\n")
+    assert main(["repro", DESCRIBED, "--platform", str(file), "--program", str(program)]) == 0
+    assert capsys.readouterr().out == f"python -m conformance run --platform {file} --cell {DESCRIBED}\n"
+    os.environ.pop(platforms.FILES)
+    forget()
+    ended = ran(tmp_path, sys.executable, program)
+    assert ended.stdout.splitlines()[-1:] == [f"{DESCRIBED}: pass"], ended.stderr
+    assert main(["minimise", DESCRIBED, "--platform", str(file), "--runs", "1"]) == 3
+    assert f"{DESCRIBED} passes" in capsys.readouterr().out
+    assert main(["repro", DESCRIBED.replace("acme", "cuda"), "--platform", str(file)]) == 2
+    assert "name cuda, acme" in capsys.readouterr().err
+
+
 # What cannot be used.
+
+
+def test_only_what_works_is_advised_without_devices(capsys: Capture) -> None:
+    """A cell may be of another platform than the options: the error itself names its platform."""
+
+    def absent(_: Namespace) -> int:
+        raise WrongPlatformError("asked for its devices")
+
+    for platform, advised in {"acme": False, "acme.toml": False, "cpu": False, "tpu": True}.items():
+        assert reported(absent, Namespace(platform=platform, depth="auto")) == 2
+        said = capsys.readouterr().err
+        assert "cells cannot run here" in said and "asked for its devices" in said and f"{platform} cells" not in said
+        assert ("--depth lower" in said) is advised
 
 
 def error_of(capsys: Capture, *arguments: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -261,7 +262,9 @@ def _plan_of_entries(options: RunOptions, expectations: Expectations) -> Plan:
         return Plan((), ())
     implementations = tuple(dict.fromkeys((*IMPLEMENTATIONS, *options.implementations)))
     depth = Depth(options.depth)
-    device_counts = selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else options.devices
+    device_counts = (
+        selecting.CPU_DEVICE_COUNTS if options.platform == "cpu" else _counts_of_entries(options, expectations)
+    )
     if depth is not Depth.RUN:
         device_counts = DEVICE_COUNTS
     plan = all_at_depth(selecting.undrawn_plan_of(implementations, options.platform, device_counts), depth)
@@ -270,6 +273,13 @@ def _plan_of_entries(options: RunOptions, expectations: Expectations) -> Plan:
     if not expectations.unmatched([cell.id for cell in plan.cells]):
         return plan
     return plan.with_(all_at_depth(selecting.whole_plan_of(implementations, options.platform, device_counts), depth))
+
+
+def _counts_of_entries(options: RunOptions, expectations: Expectations) -> tuple[int, ...]:
+    """The numbers of devices of the run, and those that entries name if the user has chosen among all of them."""
+    globs = [] if options.usual_devices else [glob for entry in expectations.entries for glob in entry.cells]
+    named = [re.search(rf"/{re.escape(options.platform)}-(\d+)dev", glob) for glob in globs]
+    return tuple(sorted({*options.devices, *(int(found[1]) for found in named if found)}))
 
 
 def _default_device_counts(platform: str, chosen: Chosen) -> tuple[int, ...]:

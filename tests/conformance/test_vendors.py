@@ -22,8 +22,9 @@ from conformance.cases.harness import extensions
 from conformance.cases.harness.catalogue import all_cases
 from conformance.cases.harness.registry import _ENTERED
 from conformance.cli.commands import main, reported
-from conformance.engine.preparation import ConflictingOptionsError, workers_of
-from conformance.expectations.entries import load_expectations
+from conformance.engine.options import RunOptions
+from conformance.engine.preparation import ConflictingOptionsError, prepare, workers_of
+from conformance.expectations.entries import load_expectations, toml_of
 from conformance.implementations import ImplementationError, load, path_of
 from conformance.implementations.external import ExternalCallbacks
 from conformance.model.transforms import TRANSFORMS
@@ -155,6 +156,19 @@ def test_commands_for_one_cell_take_a_file_and_print_it(tmp_path: Path, capsys: 
     assert f"{DESCRIBED} passes" in capsys.readouterr().out
     assert main(["repro", DESCRIBED.replace("acme", "cuda"), "--platform", str(file)]) == 2
     assert "name cuda, acme" in capsys.readouterr().err
+
+
+def test_an_entry_for_another_number_of_devices_is_not_stale(tmp_path: Path) -> None:
+    """The file is for all devices of the platform, and a run may be on fewer of them; a wrong name is stale."""
+    file, known = tmp_path / "acme.toml", tmp_path / "acme_known.toml"
+    file.write_text(
+        "[platform]\nname = 'acme'\nregistered = 'cpu'\ndevices = 'cpu'\nexpectations = 'acme_known.toml'\n"
+    )
+    cells = ["jax/io_callback/shard_map/acme-4dev", "jax/io_callback/no_such/acme-4dev"]
+    fields = {"cells": cells, "verdict": "fail", "reason": "a test", "link": "none", "since": "2026-11-28"}
+    known.write_text(toml_of(fields))
+    options = RunOptions(platform=str(file), cells=(DESCRIBED,), results=tmp_path / "results")
+    assert prepare(options)._report.stale_expectations == (cells[1],)
 
 
 # What cannot be used.

@@ -33,9 +33,9 @@ _DTYPES = {
     **{1: np.bool_, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64},
     **{6: np.uint8, 7: np.uint16, 8: np.uint32, 9: np.uint64},
     **{10: np.float16, 11: np.float32, 12: np.float64, 15: np.complex64, 18: np.complex128},
-    **{16: ml_dtypes.bfloat16, 19: ml_dtypes.float8_e5m2, 20: ml_dtypes.float8_e4m3fn},
+    **{16: ml_dtypes.bfloat16, 19: ml_dtypes.float8_e5m2, 20: ml_dtypes.float8_e4m3fn, 21: ml_dtypes.int4},
 }
-"""The element types of the FFI, by their numbers. Types of less than a byte are missing: a known failure."""
+"""The element types of the FFI, by their numbers; a real platform has more of them."""
 
 
 class _Buffer(ctypes.Structure):
@@ -66,26 +66,44 @@ _numbers = itertools.count(1)
 _errors = threading.local()
 
 
-def _arrays(buffers: Any, count: int) -> list[np.ndarray]:
-    """Views of the buffers' memory, without those of tokens."""
-    views = []
+def _memory(buffers: Any, count: int) -> list[tuple[np.dtype, tuple[int, ...], np.ndarray]]:
+    """The element type, the shape and the bytes of each buffer, without those of tokens."""
+    found = []
     for buffer in (buffers[place].contents for place in range(count)):
         if buffer.type == _TOKEN:
             continue
         dtype = np.dtype(_DTYPES[buffer.type])
         shape = tuple(buffer.dimensions[axis] for axis in range(buffer.rank))
-        size = math.prod(shape) * dtype.itemsize
+        size = (math.prod(shape) + 1) // 2 if dtype == ml_dtypes.int4 else math.prod(shape) * dtype.itemsize
         memory = (ctypes.c_char * size).from_address(buffer.data) if size else bytearray()
-        views.append(np.frombuffer(memory, dtype).reshape(shape))
-    return views
+        found.append((dtype, shape, np.frombuffer(memory, np.uint8)))
+    return found
+
+
+def _read(dtype: np.dtype, shape: tuple[int, ...], memory: np.ndarray) -> np.ndarray:
+    """A copy of a buffer. XLA has two elements of four bits in a byte, and NumPy has one."""
+    if dtype != ml_dtypes.int4:
+        return memory.view(dtype).reshape(shape).copy()
+    halves = np.stack([memory & 15, memory >> 4], axis=-1).ravel()
+    return halves[: math.prod(shape)].astype(dtype).reshape(shape)
+
+
+def _write(memory: np.ndarray, array: np.ndarray) -> None:
+    flat = np.ascontiguousarray(array).ravel()
+    if array.dtype != ml_dtypes.int4:
+        memory[...] = flat.view(np.uint8)
+        return
+    halves = np.zeros(2 * memory.size, np.uint8)
+    halves[: flat.size] = flat.astype(np.uint8) & 15
+    memory[...] = halves[::2] | halves[1::2] << 4
 
 
 @_TO_PYTHON
 def _called(index: int, operands: int, of_operands: Any, results: int, of_results: Any) -> int | None:
     try:
-        found = _held[index].function(*(view.copy() for view in _arrays(of_operands, operands)))
-        for view, result in zip(_arrays(of_results, results), found, strict=True):
-            view[...] = result
+        found = _held[index].function(*(_read(*buffer) for buffer in _memory(of_operands, operands)))
+        for (_, _, memory), result in zip(_memory(of_results, results), found, strict=True):
+            _write(memory, result)
     except BaseException:
         # An exception must not reach XLA. The plugin copies the text before this thread can call again.
         _errors.text = ctypes.create_string_buffer(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..oracle.verdicts import ExpectationStatus, Verdict
+from ..reports.table import several
 from ..spec.capabilities import PROFILES, Shown, profiles_of, shown_by
 from .judging import JudgedRun
 
@@ -39,9 +40,8 @@ class Claim:
         if not self.earned:
             return f"not earned: {self.reasons[0]}"
         known, left_out = len(self.known_failures), len(self.left_out)
-        notes = f", with {known} known failures of cases" * bool(known) + f", {left_out} cells left out" * bool(
-            left_out
-        )
+        notes = f", with {several(known, 'known failure')} of cases" * bool(known)
+        notes += f", {several(left_out, 'cell')} left out" * bool(left_out)
         return f"earned: {self.passed} of {self.cells} cells pass{notes}"
 
 
@@ -84,6 +84,6 @@ def _reasons(run: JudgedRun, wanted: list[str], known: Mapping[str, str], left_o
     for callback in dict.fromkeys(cell.callback for cell in ran if cell.callback not in through):
         yield f"all programs with {callback} were refused"
     for problem in run.record.problems[:1]:
-        yield f"the run had {len(run.record.problems)} problems, the first is: {problem}"
+        yield f"the run had {several(len(run.record.problems), 'problem')}, the first is: {problem}"
     if len(bad) == len(ran):
         yield "no cell of it passed"

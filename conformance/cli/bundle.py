@@ -35,12 +35,13 @@ def main(options: argparse.Namespace) -> int:
     output = options.output or options.results / DEFAULT_NAME
     try:
         # It must not take another machine to find that the results contradict themselves.
-        judged(unpack(io.BytesIO(data := bundle.packed())))
+        runs = judged(unpack(io.BytesIO(data := bundle.packed())))
     except BadBundleError as error:
         print(f"ERROR: {options.results} cannot be bundled: {error}", file=sys.stderr)
         return UNUSABLE
     output.write_bytes(data)
-    print(f"{output}: {len(bundle.members)} members, {len(data)} bytes")
+    of = ", ".join(run.record.name for run in runs)
+    print(f"{output}: results of {of} in {len(bundle.members)} members, {len(data)} bytes")
     print(f"digest {bundle.digest}")
     print(f"Publish the digest elsewhere: `{COMMAND} verify {output} --digest {bundle.digest}`")
     return 0

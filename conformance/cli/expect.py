@@ -33,7 +33,9 @@ def add_parser(commands: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     for run in load_results(options.results):
-        for line in entries(run, datetime.date.today().isoformat(), whole=full_run_in(options.results, run.name)):
+        lines = [*entries(run, datetime.date.today().isoformat(), whole=full_run_in(options.results, run.name))]
+        # A folder may have several runs, and each platform has its own file of known failures.
+        for line in [_comment(run.name), *lines] if lines else []:
             print(line)
     return 0
 

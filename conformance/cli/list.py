@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
         help="a file for `run --cell @FILE`, the same on every release",
     )
     add("--platforms", action="store_true", help="the platforms that the suite, packages and files describe")
-    add("--ineligible", action="store_true", help="the cells that mean nothing, and why")
+    add("--ineligible", action="store_true", help="the cells that are not applicable, and why")
 
 
 def main(parsed: argparse.Namespace) -> int:

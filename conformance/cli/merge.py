@@ -12,6 +12,7 @@ from ..reports.files import write
 from ..reports.html import html
 from ..reports.merging import MergeError, Part, merged, parts_in, was_killed, write_merged
 from ..reports.results import load_results
+from ..reports.table import several
 from ..reports.terminal import PAGE, summary
 from .helping import add_command
 
@@ -62,5 +63,5 @@ def write_joined(joined: Joined, results: Path) -> int:
     page = results / PAGE
     write(page, html(runs))
     for run in runs:
-        print(f"{run.name}: {len(joined[run.name][1])} shards\n\n{summary(run, page=page)}")
+        print(f"{run.name}: {several(len(joined[run.name][1]), 'shard')}\n\n{summary(run, page=page)}")
     return max(data["exit_code"] for data, _ in joined.values())

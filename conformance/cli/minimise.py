@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine.options import add_platform, positive
 from ..minimising.failures import Counts, Failure, failure_of
 from ..oracle.verdicts import Verdict
+from ..reports.table import several
 from ..spec.errors import CommandError
 from ..spec.topology import WrongPlatformError
 from ..standalone import NOT_CHECKED
@@ -101,7 +102,7 @@ def main(options: argparse.Namespace) -> int:
             code = INTERRUPTED
     if failure is None:
         return INTERRUPTED
-    print(f"smallest of {len(counts.found)} cells: {found.id}: {failure}, {counts.how_often(found)}")
+    print(f"smallest of {several(len(counts.found), 'cell')}: {found.id}: {failure}, {counts.how_often(found)}")
     if options.program:
         _write(options.program, found, failure)
     return code

@@ -25,8 +25,8 @@ _PROGRAM = Template('''\
 # $command
 """The cell $cell_id $where: its history and its verdict.
 
-It needs JAX and the project that $package is from. The command above runs the cell as the suite
-does: in a worker process, and compared with what is known of it.
+It needs JAX and the package $package, which is $found.
+The command above runs the cell as the suite does: in a worker process, and compared with what is known of it.
 """
 
 import json
@@ -119,6 +119,7 @@ def program(cell: Cell) -> str:
     return _PROGRAM.substitute(
         values,
         package=PACKAGE,
+        found="in the folder of a checkout" if PACKAGE == "conformance" else "in the suite's wheel",
         command=command_line(cell),
         cell_id=cell.id,
         where=where,

@@ -105,7 +105,7 @@ def _expectation_files(options: RunOptions, jax_version: str) -> tuple[Path, ...
         return ()
     path = known_failures_of(options.platform)
     if not path.exists():
-        print(f"NOTE: there is no {path}: no failure is known", file=sys.stderr)
+        print(f"NOTE: no failure of {options.platform} is known: no file names any (docs/vendors.md)", file=sys.stderr)
     # Known failures of JAX's own callbacks on every platform, where nothing runs.
     aot = [] if options.depth == Depth.RUN.value else [EXPECTATIONS / "aot.toml"]
     return tuple(file for file in (path, *aot) if file.exists())

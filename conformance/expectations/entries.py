@@ -144,7 +144,7 @@ def load_expectations(path: Path) -> Expectations:
         if not entry.reason.strip() or not entry.link.strip():
             raise ExpectationError(
                 f"{path}, entry {number}, about {entry.cells[0]!r}: say in 'reason' why it fails,"
-                " and in 'link' where that is followed up"
+                " and in 'link' the issue about it"
             )
     return expectations
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+import sysconfig
 import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
+from ..spec.package import PACKAGE
 from .causes import refusal_in
 from .verdicts import Stage
 
@@ -69,10 +74,34 @@ def refusal_of(error: BaseException, stage: Stage) -> str | None:
     return refusal_in(str(error), stage)
 
 
+def _folder(name: str) -> str:
+    """Where a package is; `:`, with which no path begins, if it is not installed."""
+    found = importlib.util.find_spec(name)
+    return str(Path(found.origin).parent) + os.sep if found and found.origin else ":"
+
+
+_KNOWN = tuple(map(_folder, ("jax", "jaxlib", "numpy", "hostcb", PACKAGE)))
+"""Libraries whose frames say nothing of whose failure it is."""
+
+_PYTHON = sysconfig.get_path("stdlib") + os.sep
+
+
+def _raised_in(error: BaseException) -> str:
+    """The last place on the way to an error that is in none of these libraries, such as in a vendor's plugin."""
+    frames = [(frame.filename, str(frame.lineno), frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    # A plugin that calls Python reports a traceback as text.
+    frames += re.findall(r'^\s*File "([^"]*)", line (\d+), in (\S+)', str(error), re.MULTILINE)
+    for file, line, name in reversed(frames):
+        of_python = file.startswith(_PYTHON) and "-packages" not in file
+        if os.path.isabs(file) and not file.startswith(_KNOWN) and not of_python:
+            return f" (in {name}, line {line} of {file})"
+    return ""
+
+
 def summary(error: BaseException) -> str:
     """An exception as one line of a report."""
     lines = [line.strip() for line in str(error).splitlines()]
     if any(line.endswith("Traceback (most recent call last):") for line in lines[:4]):
         # The callback's own exception says more than the first lines of its traceback.
         lines = [lines[0], *[line for line in lines if re.match(r"[\w.]+: ", line)][-1:]]
-    return f"{type(error).__name__}: {' '.join(lines[:4])[:400]}"
+    return f"{type(error).__name__}: {' '.join(lines[:4])[:400]}{_raised_in(error)}"

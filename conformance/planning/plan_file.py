@@ -22,8 +22,9 @@ class PlanFileError(CommandError, ValueError):
 def plan_text(plan: Plan, options: str) -> str:
     """The file of a plan that these options have selected."""
     # Options may hold ends of lines, which would end the comment.
+    count = len(plan.cells)
     heading = (
-        f"{len(plan.cells)} cells, for `{COMMAND} run --cell @FILE`",
+        f"{count} cell{'s' * (count != 1)}, for `{COMMAND} run --cell @FILE`",
         f"{COMMAND} list --plan {' '.join(options.split())}",
         f"written with JAX {importlib.metadata.version('jax')}",
     )

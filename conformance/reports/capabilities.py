@@ -13,6 +13,7 @@ from ..oracle.verdicts import Verdict
 from ..spec.capabilities import Shown, capabilities, shown_by
 from ..spec.depths import Depth
 from ..spec.external_callbacks import OWN_FUNCTIONS, callbacks_of_jax
+from .table import several
 
 MOST_NAMED = 3
 """So many cells of a failed claim are named; the JSON has all."""
@@ -125,7 +126,7 @@ class Claim:
         if not self.cells:
             return f"claimed capability `{self.name}`: no cell of this run tested it"
         if not self.failed:
-            return f"claimed capability `{self.name}` holds in {self.cells} cells"
+            return f"claimed capability `{self.name}` holds in {several(self.cells, 'cell')}"
         more = f" and {len(self.failed) - MOST_NAMED} more" if len(self.failed) > MOST_NAMED else ""
         return (
             f"claimed capability `{self.name}` failed in {len(self.failed)} of {self.cells} cells:"

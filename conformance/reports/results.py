@@ -222,7 +222,12 @@ def load_results(folder: Path) -> tuple[RunRecord, ...]:
     """The runs in a results directory, one for each platform."""
     files = sorted(folder.glob("conformance-*.json"))
     if not files:
-        raise UnreadableResultsError(f"{folder} holds no conformance-PLATFORM.json, as `run --results` writes it")
+        # Such as those of chosen cells, which have a folder of their own.
+        below = sorted({file.parent for file in folder.glob("*/conformance-*.json")})
+        there = f"; {' and '.join(map(str, below))} holds one" * bool(below)
+        raise UnreadableResultsError(
+            f"{folder} holds no conformance-PLATFORM.json, as `run --results` writes it{there}"
+        )
     return tuple(_run(file) for file in files)
 
 

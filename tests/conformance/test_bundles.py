@@ -195,6 +195,15 @@ def test_what_is_bundled(tmp_path: Path, monkeypatch: Patch) -> None:
     assert commands.main(["bundle", str(folder)]) == 2
 
 
+def test_the_folder_and_its_platforms_are_named(tmp_path: Path, capsys: Capture) -> None:
+    """Chosen cells have a folder of their own, below that of all cells."""
+    chosen = fakes.write(tmp_path / "selection")
+    assert commands.main(["bundle", str(tmp_path)]) == 2
+    assert f"{chosen} holds" in capsys.readouterr().err
+    assert commands.main(["bundle", str(chosen)]) == 0
+    assert "bundle.zip: results of cpu in 2 members" in capsys.readouterr().out
+
+
 # Profiles.
 
 ALL = {f"{profile} hostcb run" for profile in PROFILES} | {"core jax run"}
@@ -224,7 +233,7 @@ def core(outcome: Outcome) -> dict[str, Any]:
             *({"lacking": {"hostcb/io_callback/jit/cpu-1dev": "mine has no io_callback"}}, OTHERS, CORE),
             "all cells of io_callback were left out: mine has no io_callback",
         ),
-        ({"problems": ["interrupted"]}, set(), CORE, "the run had 1 problems, the first is: interr"),
+        ({"problems": ["interrupted"]}, set(), CORE, "the run had 1 problem, the first is: interr"),
         (AT_DEPTHS, {"core hostcb lower"}, CORE, "did not run"),
     ],
     ids=["all", "fails", "flake", "missing", "known", "case", "lacking", "problem", "depths"],

@@ -27,7 +27,7 @@ from conformance.expectations.entries import Expectations
 from conformance.implementations import load
 from conformance.implementations.hostcb import Hostcb
 from conformance.oracle.causes import refusal_in
-from conformance.oracle.stages import stacks_in, stage_of_stacks
+from conformance.oracle.stages import stacks_in, stage_of_stacks, summary
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.spec.topology import Topology
 
@@ -43,6 +43,26 @@ def test_the_catalogue() -> None:
         assert case.isolated or case.deadline is not None, f"{case.name} may hold up its process for long"
     with pytest.raises(ValueError, match=r"case\.tap_raises\.jit of id_tap is entered twice"):
         registered("jit", "id_tap", kind="tap_raises")(lambda case: None)
+
+
+def test_an_error_from_elsewhere_says_where(tmp_path: Path) -> None:
+    """The last frame outside of JAX, hostcb and the suite, of a traceback or of one that a plugin reports as text."""
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text("import jax\ndef lowered(x):\n    return jax.numpy.reshape(x, (2, 3))\n")
+    found: dict[str, Any] = {}
+    exec(compile(plugin.read_text(), str(plugin), "exec"), found)
+    with pytest.raises(TypeError) as caught:
+        jax.jit(found["lowered"])(1.0)
+    assert summary(caught.value).endswith(f" (in lowered, line 3 of {plugin})")
+    told = f'INTERNAL: Traceback (most recent call last):\n  File "{plugin}", line 7, in f\n    x\nKeyError: 21\n'
+    assert summary(RuntimeError(told)).endswith(f"KeyError: 21 (in f, line 7 of {plugin})")
+    try:
+        load("no_such_module")
+    except Exception as error:
+        # Of the suite, by way of Python's own modules; the frame of this test is from elsewhere.
+        traceback = error.__traceback__
+        assert traceback
+        assert " (in " not in summary(error.with_traceback(traceback.tb_next))
 
 
 def test_whose_failure_it_is(devices: list[jax.Device]) -> None:

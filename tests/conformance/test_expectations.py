@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import results_fakes as fakes
+from suite_runs import Capture
 
+from conformance.cli.commands import main
 from conformance.cli.expect import entries
 from conformance.engine.preparation import IMPLEMENTATIONS
 from conformance.expectations.entries import (
@@ -168,3 +170,15 @@ def test_failures_that_are_alike_become_one_entry_and_what_a_person_has_to_chang
     assert all(name in comment for name, comment in zip(named, comments, strict=False)), comments
     found = {cell for entry in read_entries(text, "printed") for cell in entry.cells}
     assert found == {"hostcb/call/vmap/cpu-1dev", f"hostcb/{evil}/scan/cpu-1dev"}
+
+
+def test_each_platform_of_a_folder_has_a_heading(tmp_path: Path, capsys: Capture) -> None:
+    """Each has its own file; a platform of which nothing is new has none."""
+    for platform in ("acme", "cpu", "toy"):
+        own = [] if platform == "cpu" else [fails(f"call/scan/{platform}-1dev")]
+        fakes.write(tmp_path, *own, platform=platform)
+    assert main(["expect", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    acme, toy = read_entries(text, "printed")
+    assert text.startswith("# acme\n") and "# cpu" not in text
+    assert text.index(acme.cells[0]) < text.index("# toy\n") < text.index(toy.cells[0])

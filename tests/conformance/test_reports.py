@@ -242,8 +242,9 @@ def test_a_claim_that_fails_is_a_verdict_of_its_own(tmp_path: Path, known: bool)
     """Also where the failure is known: to list it is not to have the capability."""
     good = [Result(f"hostcb/{name}/scan/toy-1dev", PASS) for name in ("id_tap", "call")]
     found = observed([Result("jax/id_tap/scan/toy-1dev", FAIL), *good])
-    claims = judged_claims(["ordered", "hostcb:ordered", "sharded"], found)
+    claims = judged_claims(["ordered", "hostcb:id_tap", "sharded"], found)
     assert [claim.verdict for claim in claims] == ["failed", "holds", "not tested"]
+    assert claims[1].sentence == "claimed capability `hostcb:id_tap` holds in 1 cell"
     assert why_no_claim("hostcb:ordered") is None
     assert "'odered' is no capability; there are id_tap, " in (why_no_claim("odered") or "")
     cell = "jax/io_callback_ordered/scan/toy-1dev"

@@ -101,7 +101,7 @@ def test_malformed_files_say_why(tmp_path: Path, old: str, new: str, message: st
 def test_entries_match_their_plans_and_are_about_what_runs_unless_they_name_a_depth(cpu_plan: Plan) -> None:
     plan = cpu_plan.with_(plan_over_processes(IMPLEMENTATIONS, [USUAL]))
     cells = [cell.id for cell in plan.cells]
-    assert load_expectations(EXPECTATIONS / "cpu.toml").unmatched(cells) == ()
+    assert load_expectations(EXPECTATIONS / "cpu.toml").at(Depth.RUN).unmatched(cells) == ()
     entry = Expectation(("hostcb/gone/*", cells[0]), "fail", "", "", "")
     assert Expectations((entry,)).unmatched(cells) == ("hostcb/gone/*",)
     running = replace(entry, cells=("hostcb/call/*/tpu-*",))

@@ -205,8 +205,7 @@ def libraries(session: nox.Session, jax: str) -> None:
 def conformance_cpu(session: nox.Session) -> None:
     """Run the conformance matrix on as many CPU devices as it asks for."""
     install(session, HERE_JAX, "cells")
-    # More workers than the usual two cores: some cells wait.
-    conformance(session, "cpu", "-n", "4")
+    conformance(session, "cpu", "-n", "3")
 
 
 @nox.session(name="conformance-lower", tags=["ci", "conformance"], python=HERE)

@@ -1,4 +1,4 @@
-"""Tells when a program gets an error of a computation, also one that a runtime's thread has ended."""
+"""Gives an error of a computation that a runtime's thread has ended hostcb's own text, and tells when it comes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,30 @@ _JAX = os.path.dirname(jax.__file__) + os.sep
 _HOSTCB = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
-def watch_errors(seen: Callable[[str], None]) -> None:
-    """Call `seen` with the text of each `JaxRuntimeError` that comes to the program, and not to hostcb's own waiting.
+def watch_errors(own_words: Callable[[str], str | None], seen: Callable[[str], None]) -> None:
+    """Let a `JaxRuntimeError` with hostcb's words have these alone, and call `seen` with them.
 
-    The runtime makes the exception when the program asks for a result. If the class cannot be changed, nothing is seen.
+    The runtime makes the exception, of its words and hostcb's, when the program asks for a result. `seen` is not called
+    for hostcb's own waiting. If the class cannot be changed, the exception has all words, and nothing is seen.
+
+    Args:
+        own_words: returns hostcb's words in a text; None if it has none.
+        seen: is called when an error with such words comes to the program.
     """
     made: Any = jax.errors.JaxRuntimeError
     initialize = made.__init__
 
-    def __init__(self: BaseException, *args: Any) -> None:  # noqa: N807
-        initialize(self, *args)
+    def __init__(self: BaseException, *args: Any, **named: Any) -> None:  # noqa: N807
+        own = own_words(args[0]) if args and isinstance(args[0], str) else None
+        if own is None:
+            initialize(self, *args, **named)
+            return
+        # With the runtime's code, which comes after its text.
+        initialize(self, own, *args[1:], **named)
         # What is raised here would come in place of the computation's error.
         with contextlib.suppress(Exception):
             if not _hostcb_waits(sys._getframe(1)):
-                seen(str(self))
+                seen(own)
 
     with contextlib.suppress(TypeError):
         made.__init__ = __init__

@@ -20,7 +20,7 @@ from .callback_exception import CallbackException, Failure, only_text
 from .forgetting import chain, forget_callers, forget_locals
 from .frames import leave_out_own_frames
 from .headlines import headline
-from .refusals import RefusedResultError, is_hostcbs
+from .refusals import is_hostcbs, own_words
 from .repeats import Repeats
 
 logger = logging.getLogger("hostcb")
@@ -198,10 +198,9 @@ class FailureLog:
 
         Devices that fail together have one error, which names one of them: it is that of all failures of the callback.
         """
-        if RefusedResultError.__name__ in text:
-            for failure in list(self._failures.values()):
-                if failure.ended and f"{failure.kind}: {failure.callback}" in text:
-                    object.__setattr__(failure, "raised", True)
+        for failure in list(self._failures.values()):
+            if failure.ended and f"{failure.kind}: {failure.callback}" in text:
+                object.__setattr__(failure, "raised", True)
 
     def _keep(self, failure: Failure, on_error: OnError | None) -> list[Failure]:
         """Keep a failure for the next barrier or dispatch, and return all that are kept."""
@@ -345,4 +344,4 @@ def beside_cause(text: str, cause: BaseException | None) -> str:
 
 
 failure_log = FailureLog()
-_compat.watch_errors(failure_log.seen)
+_compat.watch_errors(own_words, failure_log.seen)

@@ -16,14 +16,20 @@ from .._spec.naming import class_name
 from .headlines import abstract, headline, say
 
 
-class RefusedResultError(Exception):
-    """A call has no valid result, so its computation ends."""
+class HostcbCallbackError(Exception):
+    """A call has no valid result, so its computation ends.
+
+    The runtime makes a text of the exception. The name of this class in it tells where hostcb's words begin.
+    """
 
 
-def without_preamble(text: str) -> str:
-    """Return the text of an error of a computation from hostcb's own first line on, without the runtime's words."""
-    _, found, own = text.partition(f"{RefusedResultError.__name__}: ")
-    return own if found else text
+def own_words(text: str) -> str | None:
+    """Return hostcb's words in the text of a runtime's error; None if the error is not of a callback of hostcb.
+
+    Before them come the runtime's status, its name for the transport, and frames of hostcb.
+    """
+    _, found, own = text.partition(f"{HostcbCallbackError.__name__}: ")
+    return own if found else None
 
 
 # The phrases of error texts for what happened in place of a valid result.

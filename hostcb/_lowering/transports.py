@@ -16,7 +16,7 @@ from jax.interpreters import mlir
 
 from .. import _compat
 from .._compat.extend import hlo
-from .._errors.refusals import RefusedResultError
+from .._errors.refusals import HostcbCallbackError
 from .._threads.running import called_by_runtime
 from .crossing import Crossing
 from .custom_calls import custom_call
@@ -154,7 +154,7 @@ def one_of_many(equation: Equation, targets: tuple[str, str], index: int) -> Emi
             encoded = list(map(_contiguous, encode(results)))
         except BaseException as error:
             # Without a verdict the other devices would wait for ever. `judge` raises the failure.
-            if not isinstance(error, RefusedResultError):
+            if not isinstance(error, HostcbCallbackError):
                 # `host.call` has not recorded it.
                 host.failed(device, error)
             blanks = [np.zeros(aval.shape, aval.dtype) for aval in result_avals]

@@ -22,7 +22,7 @@ from .. import _compat
 from .._compat import waiting
 from .._errors.failures import beside_cause, failure_log, shown_cause
 from .._errors.frames import frames_around
-from .._errors.refusals import RefusedResultError
+from .._errors.refusals import HostcbCallbackError
 from .._runtime.dispatch.postponed import raise_what_is_left
 from .._runtime.dispatch.programs import Execution, Program
 from .._runtime.executions.executions import tracker
@@ -208,7 +208,7 @@ def _run(host: Host, device: Any, arrays: Sequence[Any]) -> Sequence[np.ndarray]
         return ()
     try:
         return host.call(device, arrays)
-    except RefusedResultError as error:
+    except HostcbCallbackError as error:
         failure = error.__cause__
         cause = shown_cause(failure)
         text = beside_cause(str(error), cause)

@@ -12,7 +12,7 @@ import numpy as np
 from .. import _compat
 from .._errors.advice import advise
 from .._errors.failures import failure_log, formatted
-from .._errors.refusals import RefusedResultError, is_hostcbs, refusal
+from .._errors.refusals import HostcbCallbackError, is_hostcbs, refusal
 from .._spec.callback import HostCallback, Transforms
 from .._spec.failure_policy import OnError
 from .._spec.naming import class_name, transferable
@@ -147,7 +147,7 @@ class Host:
         """Run the user function and return its results.
 
         Raises:
-            RefusedResultError: the function failed or its result does not match. The failure is recorded, and is the
+            HostcbCallbackError: the function failed or its result does not match. The failure is recorded, and is the
                 cause.
         """
         try:
@@ -160,7 +160,7 @@ class Host:
                 # Its traceback has this frame.
                 del error
 
-    def refused(self, device: Any, exception: BaseException) -> RefusedResultError:
+    def refused(self, device: Any, exception: BaseException) -> HostcbCallbackError:
         """Record a failure, and return the error for the device."""
         self.failed(device, exception)
         return self._refusal(device, exception, marked=False)
@@ -179,7 +179,7 @@ class Host:
         else:
             self._record(device, exception, None)
 
-    def marked(self, device: Any) -> RefusedResultError:
+    def marked(self, device: Any) -> HostcbCallbackError:
         """Return the error for a device that received the mark of a failed call."""
         return self._refusal(device, self.program.failures.get(device), marked=True)
 
@@ -230,7 +230,7 @@ class Host:
             self.callback.name, device, exception, on_error, self.callback.kind.name, dispatched_here=dispatched_here
         )
 
-    def _refusal(self, device: Any, failure: BaseException | None, marked: bool) -> RefusedResultError:
+    def _refusal(self, device: Any, failure: BaseException | None, marked: bool) -> HostcbCallbackError:
         reason = formatted(failure) if failure is not None else "It happened there: see the log of that process."
         try:
             text = refusal(self.callback, self.result_avals, device, failure, reason, marked)
@@ -239,6 +239,6 @@ class Host:
             text = (
                 f"{self.callback.kind.name}: a callback failed, and the text of its failure raised {class_name(raised)}"
             )
-        error = RefusedResultError(transferable(text))
+        error = HostcbCallbackError(transferable(text))
         error.__cause__ = failure
         return error

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import first_lines
-from support.first_lines import barrier, files_of, name_of
+from support.first_lines import barrier, files_in, files_of, name_of
 from support.helpers import STAGES
 
 import hostcb as hcb
@@ -289,17 +289,38 @@ def test_the_first_of_very_many_failures_is_in_the_text() -> None:
     assert "callbacks failed" not in str(barrier())
 
 
-def test_several_devices_where_the_runtime_has_the_first_word() -> None:
-    """A thread of the runtime ends the computation, so the runtime makes the text; hostcb's first line is in it."""
+def over_devices(layout: str, program: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    if layout == "pmap":
+        return jax.pmap(program)
     mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
-    program = jax.jit(jax.shard_map(lambda x: hcb.io_callback(save, x, x), mesh=mesh, in_specs=jax.P("d"),
-                                    out_specs=jax.P("d")))  # fmt: skip
-    assert f"io_callback: {SAVE}, on cpu:" in str(ended(lambda: program(np.ones(8, np.float32))))
+    if layout == "shard_map":
+        return jax.jit(jax.shard_map(program, mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P("d")))
+    return jax.jit(program, in_shardings=jax.sharding.NamedSharding(mesh, jax.P("d")))
+
+
+@pytest.mark.parametrize("layout", ["pmap", "shard_map", "jit over a mesh"])
+@pytest.mark.parametrize("kind", CALLS)
+def test_what_ends_a_computation_on_several_devices(kind: str, layout: str) -> None:
+    """A thread of the runtime ends it, and the runtime makes the error, whose text begins with words of its own."""
+    who, call = CALLS[kind]
+
+    def program(x: Any) -> Any:
+        result = call(x.sum())
+        return x if result is None else x + result
+
+    error = ended(lambda: over_devices(layout, program)(np.ones(8, np.float32)))
+    first, second, *rest = str(error).splitlines()
+    one_calls = layout == "jit over a mesh" and kind not in ("buffer_callback", "dlpack_callback")
+    callers = jax.devices()[:1] if one_calls else jax.devices()
+    firsts = {f"{who}, on {device}, raised OSError: disk full …" for device in callers}
+    assert first in firsts and second.startswith("The computation has ended"), error
+    assert error.error_code == 13, "that of the runtime, INTERNAL"
+    # The error has no cause, so the function's traceback is in the text, and nothing else.
+    assert rest[0] == "Traceback (most recent call last):" and files_in(rest) == {__file__}, error
+    assert rest[-2:] == ["OSError: disk full", "and more"], error
     reported = barrier()
-    assert len(reported.failures) == 8
-    assert {failure.headline for failure in reported.failures} == {
-        f"io_callback: {SAVE}, on {device}, raised OSError: disk full …" for device in jax.devices()
-    }
+    assert len(reported.failures) == len(callers)
+    assert {failure.headline for failure in reported.failures} == firsts
 
 
 @pytest.mark.parametrize("decorators", [1, 99, 100])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -13,6 +14,11 @@ import hostcb as hcb
 
 def files_of(error: BaseException) -> list[str]:
     return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def files_in(lines: Iterable[str]) -> set[str]:
+    """Return the files of the tracebacks in a text."""
+    return set(re.findall(r'^  File "(.*)", line \d', "\n".join(lines), re.MULTILINE))
 
 
 def barrier() -> hcb.CallbackException:

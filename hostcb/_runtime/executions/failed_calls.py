@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from ..._errors.failures import beside_cause, failure_log, shown_cause
-from ..._errors.refusals import without_preamble
 from ..._threads.running import running
 from ..dispatch.programs import Execution, Program
 
@@ -50,8 +49,8 @@ class FailedCalls:
         if found is not None:
             error.__cause__ = shown_cause(found)
             failure_log.raised(found, error if found is execution.failure else None)
-            # The runtime's text begins with its own frames. A new error would lose the traceback.
-            type(error).__init__(error, beside_cause(without_preamble(str(error)), error.__cause__))
+            # A new error would lose the traceback.
+            type(error).__init__(error, beside_cause(str(error), error.__cause__))
 
 
 failed_calls = FailedCalls()

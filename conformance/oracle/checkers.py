@@ -273,13 +273,14 @@ def check_transforms(matching: Matching) -> list[Anomaly]:
     anomalies = []
     for position, event in matching.pairs:
         wanted = matching.expected[position].transforms
-        received = f"{matching.name(position)} received {event.transforms!r}"
         if event.sequence in matching.misread:
-            witness = f"{received}, which are not the axes of its operand {_show(event.leaves)}"
-            anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
+            why = f"which are not the axes of its operand {_show(event.leaves)}"
         elif event.transforms != wanted:
-            witness = f"{received}, expected {wanted!r}, each axis moved to the front"
-            anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
+            why = f"expected {wanted!r}, each axis moved to the front"
+        else:
+            continue
+        witness = f"{matching.name(position)} received {event.transforms!r}, {why}"
+        anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
     return anomalies
 
 

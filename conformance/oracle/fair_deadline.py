@@ -17,22 +17,35 @@ T = TypeVar("T")
 MOST = 4
 """A cell gets at most so many times its time limit: many threads that spin wait for processors, too."""
 
+UNCOUNTED = 0.1
+"""The first part of the time limit, for which no counts are read: nearly every cell ends within it."""
+
 
 class FairDeadline:
     """The end of a cell that begins now, in these processes of this machine."""
 
     def __init__(self, seconds: float, *pids: int) -> None:
-        self._seconds = seconds
-        self._began, self._waited_before = time.monotonic(), {pid: waited_for_processors(pid) for pid in pids}
+        self._seconds, self._pids = seconds, pids
+        self._began = time.monotonic()
+        self._waited_before: Mapping[int, Mapping[str, float]] | None = None
 
     def left(self) -> float:
         """The seconds that are left; 0 or less at the end."""
         left = self._began + self._seconds - time.monotonic()
-        if left > 0:
+        if left > 0 or not self._waited_before:
             return left
         # The processes of one cell wait for each other, so the one that was kept longest counts.
-        kept = max((self._kept(pid, before) for pid, before in self._waited_before.items()), default=0.0)
+        kept = max(self._kept(pid, before) for pid, before in self._waited_before.items())
         return left + min(kept, (MOST - 1) * self._seconds)
+
+    def pause(self) -> float:
+        """The seconds for which to wait for an end of the cell before the next call of this; 0 or less at the end."""
+        if self._waited_before is None:
+            uncounted = self._began + UNCOUNTED * self._seconds - time.monotonic()
+            if uncounted > 0:
+                return uncounted
+            self._waited_before = {pid: waited_for_processors(pid) for pid in self._pids}
+        return self.left()
 
     @staticmethod
     def _kept(pid: int, before: Mapping[str, float]) -> float:
@@ -44,7 +57,7 @@ class FairDeadline:
     def wait(self, ends: Callable[[float], T | None]) -> T | None:
         """What `ends(seconds)` returns if that is not None, or None at the end."""
         while True:
-            seconds = max(0.0, self.left())
+            seconds = max(0.0, self.pause())
             if (status := ends(seconds)) is not None or seconds == 0:
                 return status
 

@@ -214,7 +214,7 @@ class ProcessGroup:
         found: dict[int, dict[str, Any]] = {}
         awaited = {*(range(len(self._transports)) if ranks is None else ranks)} - self._ended.keys()
         while awaited:
-            seconds = max(0.0, min(until.left(), at_last - time.monotonic()))
+            seconds = max(0.0, min(until.pause(), at_last - time.monotonic()))
             selected = self._selector.select(seconds)
             if not selected and seconds == 0:
                 return found

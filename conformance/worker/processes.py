@@ -158,7 +158,7 @@ class WorkerProcess:
     def _report(self, until: FairDeadline) -> dict[str, Any] | None:
         """The next report, or None after the end of the pipe or when no time is left."""
         while not self._reports:
-            seconds = max(0.0, until.left())
+            seconds = max(0.0, until.pause())
             if not self._selector.select(seconds):
                 if seconds > 0:
                     continue

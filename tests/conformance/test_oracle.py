@@ -307,10 +307,11 @@ def test_the_time_without_a_processor_is_added(monkeypatch: Patch) -> None:
     def ends(seconds: float) -> None:
         asked.append(seconds)
         now["time"] += seconds
-        now["a"] += 4.0 if len(asked) == 1 else 0.0
+        now["a"] += 4.0 if len(asked) <= 2 else 0.0
 
+    # What a process waits in the first tenth does not count.
     assert FairDeadline(10.0, 1).wait(ends) is None
-    assert asked == [10.0, 4.0, 0.0]
+    assert asked == [1.0, 9.0, 4.0, 0.0]
     assert FairDeadline(10.0, 1).wait(lambda seconds: 0) == 0
     for took, waited, left in (
         (9.5, 0.0, 0.5),
@@ -321,6 +322,9 @@ def test_the_time_without_a_processor_is_added(monkeypatch: Patch) -> None:
     ):
         now = {"time": 100.0, "a": 7.0, "b": 0.0, "other": 0.0}
         deadline = FairDeadline(10.0, 1, 2)
+        assert deadline.pause() == 1.0
+        now["time"] += 1.0
+        assert deadline.pause() == deadline.left() == 9.0
         now = {"time": 100.0 + took, "a": 7.0 + waited * 0.75, "b": waited * 0.25, "other": waited / 2}
         assert deadline.left() == left
 

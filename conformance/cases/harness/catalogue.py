@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,9 +29,11 @@ def all_cases() -> tuple[RegisteredCase, ...]:
 def case_named(callback: str, name: str) -> RegisteredCase | None:
     """The case of a callback with this name, such as `case.raises.jit`; no other module is imported if one has it."""
     kind = name.split(".")[1]
-    # A kind whose name is put together stands in no source.
-    for wanted in (rf"\b{kind}\b", ""):
-        for _ in (None, *_import_modules(wanted)):
+    if found := entry(callback, name):
+        return found
+    # A kind is a function's name, or stands in quotes, or is put together and stands in no source.
+    for text in (f"def {kind}(", f'"{kind}"', ""):
+        for _ in _import_modules(text):
             if found := entry(callback, name):
                 return found
     return None
@@ -44,9 +45,16 @@ def _import_all() -> None:
         pass
 
 
-def _import_modules(wanted: str = "") -> Iterator[None]:
-    """Import each module of a subject in whose source this expression is found."""
-    for path in sorted(_CASES.glob("*/*.py")):
-        if path.parent.name != "harness" and re.search(wanted, path.read_text(encoding="utf-8")):
-            importlib.import_module(module(f"cases.{path.parent.name}.{path.stem}"))
+def _import_modules(text: str = "") -> Iterator[None]:
+    """Import each module of a subject whose source has this text."""
+    for name, source in _sources():
+        if text in source:
+            importlib.import_module(name)
             yield
+
+
+@functools.cache
+def _sources() -> tuple[tuple[str, str], ...]:
+    """The modules of all subjects, by name, and their sources."""
+    paths = (path for path in sorted(_CASES.glob("*/*.py")) if path.parent.name != "harness")
+    return tuple((module(f"cases.{path.parent.name}.{path.stem}"), path.read_text(encoding="utf-8")) for path in paths)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+from jax._src.dispatch import runtime_tokens
 from jax.experimental import io_callback
 
 from ..spec.callbacks import Callback
@@ -39,7 +40,16 @@ class Jax(ExternalCallbacks):
         return None if _knows(callback.vmap_method) else f"vmap_method={callback.vmap_method!r} in {jax.__version__}"
 
     def barrier(self) -> None:
-        jax.effects_barrier()
+        """It raises a failure once, as JAX's own does from 0.12 on.
+
+        Before, JAX's barrier raises it again and again, and so in later cells of the process.
+        """
+        try:
+            jax.effects_barrier()
+        except Exception:
+            # No public name clears them.
+            runtime_tokens.clear()
+            raise
 
 
 def _names(function: Any, option: str) -> bool:

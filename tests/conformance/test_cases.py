@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any, ClassVar
 
 import jax
 import pytest
-from suite_runs import PATH, Patch
+from suite_runs import DEADLINE, PATH, Patch
 
 from conformance.cases.failures.runtime_targets import judge_end
 from conformance.cases.harness import child_processes, running, support
 from conformance.cases.harness.case import Case
 from conformance.cases.harness.catalogue import all_cases
 from conformance.cases.harness.child_processes import ChildEndedError, Ended
+from conformance.cases.harness.hosts import fail
 from conformance.cases.harness.registry import RegisteredCase
 from conformance.cases.harness.registry import case as registered
 from conformance.cases.harness.running import run_case
@@ -80,13 +82,34 @@ def test_whose_failure_it_is(devices: list[jax.Device]) -> None:
         case.program(lambda operand: 1 / 0)(case.operand).block_until_ready()
 
     outcome = run_case(RegisteredCase("planted", "jit", "call", (), scenario), hostcb, devices)
-    with pytest.raises(hostcb.callback_exception):
-        hostcb.barrier()
     assert (outcome.verdict, outcome.stage, outcome.anomaly) == (Verdict.FAIL, Stage.DISPATCH, "error")
     assert "ZeroDivisionError" in outcome.reason
     mistaken = RegisteredCase("planted", "no_such_layout", "call", (), lambda case: case.callback_shape)
     with pytest.raises(KeyError, match="no_such_layout"):
         run_case(mistaken, hostcb, devices)
+
+
+@pytest.mark.parametrize("name", ["hostcb", "jax"])
+def test_failures_of_a_case_are_not_of_the_next(name: str, devices: list[jax.Device]) -> None:
+    """Neither that of a case that ends with it, nor one that the case's own barrier has raised."""
+    implementation, dispatched = load(name), threading.Event()
+
+    def host(operand: Any) -> Any:
+        dispatched.wait(DEADLINE)
+        return fail(operand)
+
+    def scenario(case: Case) -> None:
+        result = case.program(host)(case.operand)
+        dispatched.set()
+        if ends:
+            result.block_until_ready()
+
+    for ends, kind in ((True, "error"), (False, "stale error")):
+        dispatched.clear()
+        planted = RegisteredCase("planted", "pmap", "io_callback", (), scenario)
+        assert run_case(planted, implementation, devices).anomaly == kind
+        implementation.barrier()
+        jax.effects_barrier()
 
 
 # Processes that end.

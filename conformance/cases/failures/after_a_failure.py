@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
-from ..harness.case import Case, case
+from ..harness.case import BEGINS_WITHIN, Case, case
+from ..harness.checks import error_of
 from ..harness.hosts import PLANTED, fail
 from .misbehaving import Misbehaving, ends
 
@@ -66,6 +69,30 @@ def failure_leaves_operands(case: Case) -> None:
             case.raises(lambda: program(operand))  # noqa: B023 - called at once
         case.drain()
         case.gives(np.arange(size, dtype=np.float32) + 1, np.asarray, operand)
+
+
+@case("pmap", "io_callback", "H13 H15", minimum_devices=2)
+def jaxs_barrier_raises_once(case: Case) -> None:
+    """A program fails after its dispatch has returned: `jax.effects_barrier` raises that at most once."""
+    dispatched = threading.Event()
+
+    def host(operand: Any) -> Any:
+        # An implementation may wait for its callbacks as it dispatches.
+        dispatched.wait(BEGINS_WITHIN)
+        return fail(operand)
+
+    def run() -> Any:
+        try:
+            return program(case.operand)
+        finally:
+            dispatched.set()
+
+    program = case.program(host)
+    case.raises(run, PLANTED)
+    _, *later = [error_of(jax.effects_barrier) for _ in range(3)]
+    case.same("stale error", Stage.BARRIER, [summary(error) for error in later if error], [], "raised again")
+    # This barrier may report the failure as well.
+    case.drain()
 
 
 @case("jit", "call pure_callback buffer_callback dlpack_callback")

@@ -40,6 +40,9 @@ def run_case(case: RegisteredCase, implementation: Implementation, devices: Sequ
         lacking = outcome_without_support(case, one, started)
         return replace(lacking or error.outcome, seconds=time.perf_counter() - started)
     except Exception as error:
+        if not case.isolated:
+            # What the barrier has to report is not the next cell's.
+            one.drain()
         if not is_of_the_program(error, implementation):
             raise
         anomalies = [Anomaly("error", stage_of(error), f"the program failed: {summary(error)}")]

@@ -151,7 +151,7 @@ def in_python(session: nox.Session) -> None:
 
 @nox.session(default=False, python=HERE)
 def sanitized(session: nox.Session) -> None:
-    """Run the tests of the hand-over in C, with a million taps, under gcc's sanitizers of memory and of threads."""
+    """Run the tests of the native extension, with a million taps, under gcc's sanitizers of memory and of threads."""
     if (platform.system(), shutil.which("gcc") is not None) != ("Linux", True):
         session.skip("this needs gcc and its sanitizers, on Linux")
     install(session, HERE_JAX, "test")

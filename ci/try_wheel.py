@@ -70,8 +70,8 @@ CELLS = (
 )
 MUTANT = "hostcb_conformance.mutants:dropped/id_tap/jit/cpu-1dev"
 
-IN_C = "taps are handed over in C, without the interpreter lock"
-IN_PYTHON = "the native extension is not in use: it was not built"
+IN_C = "the native extension: in use; taps are queued in C"
+IN_PYTHON = "wait for the interpreter lock: it was not built"
 
 
 class Environment:
@@ -142,10 +142,10 @@ def try_suite(environment: Environment) -> None:
 
 
 def try_hand_over(environment: Environment, in_c: bool) -> None:
-    """Check the tag of the wheel that was installed, that taps work, and how they are handed over."""
+    """Check the tag of the wheel that was installed, that taps work, and whether in C."""
     said = environment.run("python", "-c", SAYING)
     expect(("Tag: py3-none-any\n" not in said) == in_c, f"the installed wheel has another tag:\n{said}")
-    expect((IN_C if in_c else IN_PYTHON) in said, f"hostcb should say how taps are handed over, and says:\n{said}")
+    expect((IN_C if in_c else IN_PYTHON) in said, f"hostcb should say whether taps are queued in C, and says:\n{said}")
 
 
 def try_old_program(environment: Environment) -> None:

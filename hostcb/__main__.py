@@ -10,8 +10,8 @@ from . import doctor
 parser = argparse.ArgumentParser(
     prog="python -m hostcb",
     allow_abbrev=False,
-    description="Print versions, devices, whether taps are handed over in C or in Python, and what hostcb misses in "
-    "this JAX. The exit code is 1 if it misses something.",
+    description="Print versions, devices, whether the native extension is in use, and what hostcb misses in this JAX. "
+    "The exit code is 1 if it misses something.",
 )
 parser.add_argument(
     "--all",

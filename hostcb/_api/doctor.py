@@ -63,14 +63,14 @@ def doctor() -> Report:
             # Of modules that nobody has imported yet.
             entry.probe()
     lost, platforms = losses(), _platforms()
-    hand_over = f"the hand-over: {library.state()}"
+    extension = f"the native extension: {library.state()}"
     text = [
         *(_versions(), "", "devices and transports", *_devices(platforms, with_transports=True)),
-        *("", hand_over, "", _installed(), "", _summary(lost), *map(_line, entries)),
+        *("", extension, "", _installed(), "", _summary(lost), *map(_line, entries)),
     ]
     brief = [
         *(_versions(), "devices", *_devices(platforms, with_transports=False)),
-        *(hand_over, _installed(), _summary(lost), *map(_line, lost)),
+        *(extension, _installed(), _summary(lost), *map(_line, lost)),
     ]
     return Report("\n".join(text), "\n".join(brief), tuple(entry.name for entry in lost))
 

@@ -11,7 +11,7 @@ from .registry import Cost, called_with, private
 _TARGETS = private(
     "jax._src.lib:xla_client.custom_call_targets",
     "Tells the runtime's handler of Python callbacks to the native extension.",
-    "Taps are handed over in Python, and wait for the interpreter lock.",
+    "Taps are queued in Python, and wait for the interpreter lock.",
     ("D3",),
     Cost.COMFORT,
     called_with(1),

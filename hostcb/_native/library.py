@@ -184,8 +184,8 @@ class Library:
         if self.problem is None:
             self.is_ready()
         if self.problem is not None:
-            return f"taps are handed over in Python; the native extension is not in use: {self.problem}"
-        return "taps are handed over in C, without the interpreter lock"
+            return f"not in use, so taps are queued in Python and wait for the interpreter lock: {self.problem}"
+        return "in use; taps are queued in C, without the interpreter lock"
 
 
 library = Library()

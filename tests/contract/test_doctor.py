@@ -45,7 +45,7 @@ def test_on_a_supported_jax_nothing_is_lost_and_the_module_prints_the_same(devic
     for word in (f"JAX {jax.__version__}", f"NumPy {np.__version__}", "views: ", "one_of_many: ", "in_place: "):
         assert word in text
     assert all(str(device) in text for device in devices)
-    assert "\nthe hand-over: " in text and "not imported yet" not in text
+    assert "\nthe native extension: " in text and "not imported yet" not in text
     printed = run_program(RUN, "--all").check().lines
     states = [line for line in text.splitlines() if line.startswith("  jax")]
     assert len(states) >= 20 and states == [line for line in printed if line.startswith("  jax")]
@@ -54,7 +54,13 @@ def test_on_a_supported_jax_nothing_is_lost_and_the_module_prints_the_same(devic
 def test_the_module_prints_the_most_important_of_it() -> None:
     lines = run_program(RUN, devices=2).check().lines
     assert len(lines) <= 10 and f"JAX {jax.__version__}" in lines[0]
-    for part in ("cpu:0, cpu:1", "the hand-over: ", "JAX's callbacks: ", "things that hostcb uses hold", "--all"):
+    for part in (
+        "cpu:0, cpu:1",
+        "the native extension: ",
+        "JAX's callbacks: ",
+        "things that hostcb uses hold",
+        "--all",
+    ):
         assert sum(part in line for line in lines) == 1, lines
 
 

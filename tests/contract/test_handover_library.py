@@ -38,7 +38,7 @@ program = jax.jit(lambda x: hcb.id_tap(lambda a, t: seen.append(float(a)), x) + 
 for n in range(3): program(float(n))
 hcb.barrier_wait()
 from hostcb._native.library import library
-print(json.dumps([seen, library.problem, [l for l in str(hcb.doctor()).splitlines() if "hand-over" in l]]))
+print(json.dumps([seen, library.problem, [l for l in str(hcb.doctor()).splitlines() if "native extension: " in l]]))
 """
 
 
@@ -53,12 +53,12 @@ def doctored(text: str = ONE_TAP, **options: Any) -> tuple[str, str]:
 @needs_library
 def test_it_is_in_use() -> None:
     problem, line = doctored()
-    assert problem is None and "taps are handed over in C" in line
+    assert problem is None and "in use; taps are queued in C" in line
 
 
 def test_the_variable_turns_it_off() -> None:
     problem, line = doctored(env={"HOSTCB_NATIVE": "0"})
-    assert problem == "HOSTCB_NATIVE turns it off" and problem in line
+    assert problem == "HOSTCB_NATIVE turns it off" and "not in use, so taps" in line and line.endswith(f": {problem}")
 
 
 def test_a_variable_that_is_no_truth_value_is_refused() -> None:

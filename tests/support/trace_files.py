@@ -14,9 +14,9 @@ class Trace:
     def __init__(self, path: Path) -> None:
         self.events: list[dict[str, Any]] = json.loads(path.read_text())
         self.slices = [event for event in self.events if event["ph"] == "X"]
-        self.hand_overs = [event for event in self.slices if event["cat"] == "hand-over"]
+        self.hand_overs = [event for event in self.slices if event["cat"] == "queue"]
         self.runs = sorted(
-            (event for event in self.slices if event["cat"] != "hand-over"), key=lambda event: event["args"]["sequence"]
+            (event for event in self.slices if event["cat"] != "queue"), key=lambda event: event["args"]["sequence"]
         )
         self.tracks = {event["tid"]: event["args"]["name"] for event in self.events if event["name"] == "thread_name"}
 

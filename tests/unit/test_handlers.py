@@ -40,7 +40,7 @@ def test_each_handler_names_its_program() -> None:
 
 @pytest.mark.contract("D3")
 def test_the_runtimes_handler_of_python_callbacks_has_an_address() -> None:
-    """Without it, taps are handed over in Python."""
+    """Without it, taps are queued in Python."""
     assert python_handler(PYTHON_TARGET)
     assert python_handler("no target of the runtime") is None
 

@@ -27,7 +27,7 @@ def test_a_value_that_is_queued_at_the_end_has_no_half_of_an_arrow(tmp_path: Pat
     hcb.barrier_wait()
     events = json.loads((tmp_path / "trace.json").read_text())
     slices = [(event["cat"], event["args"]["sequence"]) for event in events if event["ph"] == "X"]
-    assert slices == [("hand-over", 0)], "the first slice of a trace has the number 0"
+    assert slices == [("queue", 0)], "the first slice of a trace has the number 0"
     assert [event for event in events if event["ph"] in "sf"] == []
 
 

@@ -61,7 +61,7 @@ class Recorder(Observer):
         end = time.monotonic_ns()
         track = self._thread_track()
         args = {"device": device_name(device), "thread_id": _thread.ident}
-        self._slice(track, handed.number, handed.begin, end, host, "hand-over", f"hand over: {_title(host)}", args)
+        self._slice(track, handed.number, handed.begin, end, host, "queue", f"queue: {_title(host)}", args)
         self._join(handed, "s", track, handed.begin)
 
     def started(self, run: Run) -> tuple[Any, int, list[str]]:
@@ -129,7 +129,7 @@ class Recorder(Observer):
     def _join(self, handed: HandedOver, end: Literal["s", "f"], track: int, moment: int) -> None:
         """Write an arrow when both of its ends are known: a tap may be queued still when the trace ends."""
         where = f'"pid":{self.file.process},"tid":{track},"ts":{self._ts(moment)}'
-        text = f'{{{where},"ph":"{end}","bp":"e","id":{handed.number},"cat":"hand-over","name":"tap"}}'
+        text = f'{{{where},"ph":"{end}","bp":"e","id":{handed.number},"cat":"queue","name":"tap"}}'
         other = self._halves.setdefault(handed.number, text)
         if other is not text:
             self._halves.pop(handed.number, None)

@@ -8,8 +8,8 @@ from ..oracle.rates import interval
 from .search import CONFIDENCE, CONFIRMING_RUNS, Answer, Change, Kind
 from .subjects import Sample, counted
 
-CODES = {Kind.FOUND: 0, Kind.CANNOT_TELL: 3, Kind.UNTESTABLE: 2, Kind.SAME: 1}
-"""Exit codes, in their order: anything found is found; otherwise what most needs the user's attention."""
+CODES = {Kind.UNFINISHED: 130, Kind.FOUND: 0, Kind.CANNOT_TELL: 3, Kind.UNTESTABLE: 2, Kind.SAME: 1}
+"""Exit codes, in their order: unless interrupted, anything found is found; then what needs the user's attention."""
 
 WIDTH = 300
 MEASURE = "measure with --runs 50"
@@ -42,7 +42,7 @@ def _lines(answer: Answer, samples: Mapping[int, Sequence[Sample]], labels: Sequ
     """What was found, then each release or commit that ran."""
     names = [label.partition(" ")[0] for label in labels]
     for change in answer.changes:
-        yield _changed(change, samples, names)
+        yield _changed(answer, change, samples, names)
     if not answer.changes:
         yield _unchanged(answer, _listed([names[end] for end in answer.ends]))
     yield ""
@@ -61,8 +61,10 @@ def _lines(answer: Answer, samples: Mapping[int, Sequence[Sample]], labels: Sequ
             yield f"    {failed} of {len(ran)} fail (rate {low:.3f} to {high:.3f})"
 
 
-def _changed(change: Change, samples: Mapping[int, Sequence[Sample]], names: Sequence[str]) -> str:
+def _changed(answer: Answer, change: Change, samples: Mapping[int, Sequence[Sample]], names: Sequence[str]) -> str:
     before, after = names[change.before], names[change.after]
+    if answer.kind is Kind.UNFINISHED:
+        return f"NOT FINISHED: the outcome changes between {before} and {after}."
     if {*change.unclear} & {change.before, change.after}:
         unclear = _listed([names[index] for index in change.unclear])
         return f"CANNOT TELL: {unclear} did not do the same each time; {MEASURE}."
@@ -77,6 +79,8 @@ def _changed(change: Change, samples: Mapping[int, Sequence[Sample]], names: Seq
 
 
 def _unchanged(answer: Answer, ends: str) -> str:
+    if answer.kind is Kind.UNFINISHED:
+        return f"NOT FINISHED: {f'{ends} do not differ' if len(answer.ends) > 1 else 'too little has run'}."
     if answer.kind is Kind.UNTESTABLE:
         return f"UNUSABLE: {ends or 'what is beside the only release'} cannot be tested; two ends are needed."
     if answer.kind is Kind.SAME:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 
 from ..releases.environments import Environment, ReleaseError
 from ..releases.journal import RunJournal
-from .search import Answer, Samples, answers
+from ..reports.table import several
+from .search import Answer, Samples, answers, so_far
 from .subjects import Sample, Subjects
 
 
@@ -24,7 +25,10 @@ class Line:
     """Makes that of each place in the line."""
 
     def search(self, named: Sequence[int], runs: int) -> tuple[dict[str, Answer], Samples]:
-        """What is found of each subject, and the samples that show it; those of the journal count."""
+        """What is found of each subject, and the samples that show it; those of the journal count.
+
+        After an interrupt it is what is found so far.
+        """
         samples: Samples = {
             subject: {
                 index: [Sample(**data) for data in self.journal.of(*self._words(index, subject))]
@@ -32,10 +36,14 @@ class Line:
             }
             for subject in self.subjects.names
         }
-        return answers(len(self.labels), named, runs, self._probe, samples), samples
+        try:
+            return answers(len(self.labels), named, runs, self._probe, samples), samples
+        except KeyboardInterrupt:
+            return so_far(len(self.labels), named, runs, samples), samples
 
     def _probe(self, index: int, runs: Mapping[str, int]) -> Iterator[tuple[str, Sample]]:
         name = self.labels[index].partition(" ")[0]
+        tell(f"{name}: trying it, {several(sum(runs.values()), 'run')}")
         try:
             for subject, sample in self.subjects.run(self.environments[index](), runs):
                 tell(f"{name}: {subject}: {sample.words}")

@@ -30,6 +30,8 @@ class Kind(Enum):
     """An end that was named, or all releases, or all but one."""
     SAME = "same"
     """The ends do not differ, and nothing between them was seen to."""
+    UNFINISHED = "unfinished"
+    """The search was interrupted; the changes lie somewhere between what has run and differs."""
 
 
 @dataclass(frozen=True)
@@ -204,3 +206,16 @@ def answers(count: int, named: Sequence[int], runs: int, probe: Probe, samples: 
             for subject, ran in samples.items():
                 if subject in lacking or not ran.get(index):
                     ran.setdefault(index, []).append(Sample(str(error), untestable=True))
+
+
+def so_far(count: int, named: Sequence[int], runs: int, samples: Samples) -> dict[str, Answer]:
+    """The answer for each subject after a search that was interrupted."""
+    found: dict[str, Answer] = {}
+    for subject, ran in samples.items():
+        try:
+            found[subject] = change_in(count, named, Evidence(ran, runs))
+        except MissingRunsError:
+            ended = sorted(index for index, some in ran.items() if some and not any(one.untestable for one in some))
+            differ = [pair for pair in pairwise(ended) if counted(ran[pair[0]]).keys() != counted(ran[pair[1]]).keys()]
+            found[subject] = Answer(Kind.UNFINISHED, tuple(ended), tuple(Change(*pair) for pair in differ))
+    return found

@@ -11,6 +11,7 @@ from typing import Any
 from ..bisecting import findings
 from ..bisecting.commits import Repository
 from ..bisecting.line import Line, tell
+from ..bisecting.search import Kind
 from ..bisecting.subjects import Cells, Script, Subjects
 from ..engine.options import ConflictingOptionsError, positive
 from ..releases.environments import Installer, Release
@@ -18,7 +19,7 @@ from ..spec.versions import version_key
 from .helping import add_command
 from .release_options import add_options, cells_of, conditions, running
 
-INTERRUPTED = 130
+INTERRUPTED = findings.CODES[Kind.UNFINISHED]
 
 DESCRIPTION = """\
 Find the first release of JAX, or with --repo the first commit, with another outcome: the verdict of a cell, its stage
@@ -26,7 +27,7 @@ and its kind of anomaly, or the exit code and the output of a script. Without en
 both sides."""
 
 MORE = """\
-Of several cells, the first of 0, 3, 2, 1 that one of them has.
+Of several cells, the first of 130, 0, 3, 2, 1 that one of them has.
 A script ends with 125 to say that this release cannot be tested."""
 
 
@@ -46,7 +47,7 @@ def add_parser(commands: Any) -> None:
             1: "the ends do not differ, and no difference was seen between them",
             2: "bad input, no index, an end that cannot be tested, or only one release that can",
             3: "cannot tell: chance may explain what was seen",
-            INTERRUPTED: "interrupted; --resume goes on",
+            INTERRUPTED: "interrupted; what is found so far is printed, and --resume goes on",
         },
         MORE,
     )
@@ -89,12 +90,18 @@ def main(options: argparse.Namespace) -> int:
             line = Line(subjects, journal, f"{subjects.version}, {conditions(options)}", labels, places)
             found, samples = line.search(named, options.runs)
     except KeyboardInterrupt:
-        tell(f"interrupted: {options.results} has the finished runs, and --resume goes on with them")
-        return INTERRUPTED
+        # Outside of the search.
+        return _interrupted(options)
     text = findings.report(found, samples, labels)
     print(text)
     (options.results / "findings.txt").write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
-    return findings.exit_code([*found.values()])
+    code = findings.exit_code([*found.values()])
+    return _interrupted(options) if code == INTERRUPTED else code
+
+
+def _interrupted(options: argparse.Namespace) -> int:
+    tell(f"interrupted: {options.results} has the finished runs, and the same command with --resume goes on with them")
+    return INTERRUPTED
 
 
 def _subjects(options: argparse.Namespace) -> Subjects:
@@ -113,6 +120,8 @@ def _releases(options: argparse.Namespace, installer: Installer) -> list[Release
     # An end that is not given is the last there is.
     if len(ends) == 1 and version_key(last) < version_key(next(installer.published())):
         first, last = last, ""
+    # It may ask once for each release.
+    tell(f"asking which releases of JAX {options.python} can install")
     found = installer.between(first, last)
     if len(ends) < 2:
         # A Python cannot install all releases.

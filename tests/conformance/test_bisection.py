@@ -14,7 +14,7 @@ from suite_runs import Capture, Patch
 
 from conformance.bisecting.commits import Repository
 from conformance.bisecting.findings import exit_code, report
-from conformance.bisecting.search import Answer, Kind, Samples, answers
+from conformance.bisecting.search import Answer, Kind, Samples, answers, so_far
 from conformance.bisecting.subjects import Sample, sample_of
 from conformance.cli.commands import main
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
@@ -158,13 +158,64 @@ def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(
     # Nothing runs again, and the good end may be the newer one. A process that was killed may have left half a line.
     with (tmp_path / "results" / "runs.jsonl").open("a") as journal:
         journal.write('{"run": ["0.7')
-    assert bisect(source, "--resume", "--good", "0.7.0", "--bad", "0.5.3") == (0, printed, "")
+    code, again, errors = bisect(source, "--resume", "--good", "0.7.0", "--bad", "0.5.3")
+    assert (code, again) == (0, printed) and "trying" not in errors
     code, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.1")
     assert (code, "UNUSABLE: 0.7.1 cannot be tested" in printed, "jaxlib" in printed) == (2, True, True)
     ends = ("--good", "0.5.3", "--bad", "0.6.0", "--deadline", "2", "--runs", "1")
     code, printed, _ = bisect(HANGS_AND_CRASHES, *ends)
     assert (code, "0.5.3: hang  (" in printed) == (0, True)
     assert "0.6.0: crash (Aborted), prints nothing  (" in printed
+
+
+INTERRUPTS = """\
+import jax, os, pathlib, signal, time
+if jax.__version__ == '0.6.0' and not (marker := pathlib.Path(__file__).with_name('interrupted')).exists():
+    marker.touch()
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(60)
+print('new' if jax.__version__ >= '0.6.1' else 'old')
+"""
+
+
+@pytest.mark.usefixtures("sigint_reaches_programs")
+def test_an_interrupted_search_says_what_it_tried_and_found_and_goes_on(bisect: Bisect, tmp_path: Path) -> None:
+    script, old, new = tmp_path / "script.py", "exit 0, prints old", "exit 0, prints new"
+    ends = ("--good", "0.5.3", "--bad", "0.7.0")
+    code, printed, errors = bisect(INTERRUPTS, *ends)
+    assert code == 130
+    lines = [line for line in errors.splitlines() if line.startswith("0.")]
+    tried = [("0.5.3", old), ("0.7.0", new), ("0.6.1", new)]
+    assert lines == [
+        *(line for name, words in tried for line in (f"{name}: trying it, 1 run", f"{name}: {script}: {words}")),
+        "0.6.0: trying it, 1 run",
+    ]
+    found = "NOT FINISHED: the outcome changes between 0.5.3 and 0.6.1."
+    assert printed == f"{script}\n  {found}\n\n  0.5.3: {old}\n  0.6.1: {new}\n  0.7.0: {new}\n"
+    assert "interrupted" in errors and "--resume" in errors.splitlines()[-1]
+    code, printed, errors = bisect(INTERRUPTS, *ends, "--resume")
+    assert (code, "FOUND: 0.6.1 is the first" in printed) == (0, True)
+    assert "0.6.0: trying it, 1 run" in errors and "0.7.0: trying" not in errors
+
+
+def test_an_interrupted_search_has_the_answers_of_those_cells_that_need_no_more_runs() -> None:
+    def interrupted(index: int, runs: Mapping[str, int]) -> Iterator[tuple[str, Sample]]:
+        for subject in runs:
+            if subject == "interrupted" and index not in (0, 7):
+                raise KeyboardInterrupt
+            for _ in range(runs[subject]):
+                yield subject, Sample("fail" if index >= 6 else "pass", index < 6)
+
+    passed = [Sample("pass", True)] * 3
+    samples: Samples = {"once more": {}, "interrupted": {}, "same": {0: passed, 7: passed}}
+    with pytest.raises(KeyboardInterrupt):
+        answers(8, (0, 7), 1, interrupted, samples)
+    found = so_far(8, (0, 7), 1, samples)
+    assert {subject: (answer.kind, pairs(answer)) for subject, answer in found.items()} == {
+        "once more": (Kind.UNFINISHED, [(3, 7)]),
+        "interrupted": (Kind.UNFINISHED, [(0, 7)]),
+        "same": (Kind.SAME, []),
+    }
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -95,7 +95,8 @@ def merged(parts: Sequence[Part], killed: Sequence[Path] = ()) -> dict[str, Any]
     found = {cell["id"]: cell for part in parts for cell in part.data["cells"]}
     if strange := [cell for cell in found if cell not in selected]:
         raise MergeError(f"{strange[0]} is in the results and not in the selection of which they are shards")
-    cells = [found.get(cell) or _missing(cell, promises) for cell, promises in selected.items()]
+    command = _command(parts)
+    cells = [found.get(cell) or _missing(cell, promises, command) for cell, promises in selected.items()]
     gaps = [*_gaps(parts, found)]
     gaps += [f"{folder} has the journal of a run that was killed; --resume goes on with it" for folder in killed]
     stale = [one for one in first.data["stale_expectations"] if all(one in p.data["stale_expectations"] for p in parts)]
@@ -182,7 +183,13 @@ def _check_apart(parts: Sequence[Part]) -> None:
                 raise MergeError(f"{cell['id']} is in {holder.file} and in {part.file}: each cell is of one shard")
 
 
-def _missing(cell: str, promises: str) -> dict[str, Any]:
+def _command(parts: Sequence[Part]) -> str:
+    """The command for a cell, up to its id: what another cell of the run has, such as the file of the platform."""
+    cells = (cell for part in parts for cell in part.data["cells"] if not cell.get("preceding_cells"))
+    return next((cell["reproduce"].partition(" --cell ")[0] for cell in cells), f"{COMMAND} run")
+
+
+def _missing(cell: str, promises: str, command: str) -> dict[str, Any]:
     """The record of a cell whose shard is missing."""
     return {
         "id": cell,
@@ -192,7 +199,7 @@ def _missing(cell: str, promises: str) -> dict[str, Any]:
         "expected": Verdict.PASS.value,
         "known": None,
         "attempts": 0,
-        "reproduce": f"{COMMAND} run --cell {cell}",
+        "reproduce": f"{command} --cell {cell}",
     }
 
 

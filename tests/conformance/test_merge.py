@@ -113,6 +113,21 @@ def test_what_is_missing_and_problems_are_named(shard: Any, tmp_path: Path) -> N
     assert data_in(tmp_path / "again")["stale_expectations"] == []
 
 
+def test_the_command_of_a_missing_cell_has_the_options_of_the_run(shard: Any, tmp_path: Path) -> None:
+    """A command of a cell needs the file of its platform, if there is one; a flake's command has more."""
+    first, option = shard("1/3"), "--platform '/my chips/zeta.toml'"
+    flake, *others = data_in(first)["cells"]
+    flake |= {"preceding_cells": ["before"], "reproduce": f"python -m conformance run -n 1 --cell before {option}"}
+    for cell in others:
+        cell["reproduce"] = f"python -m conformance run {option} --cell {cell['id']}"
+    change(first, cells=[flake, *others])
+    assert merge(tmp_path / "out", first) == 1
+    missing = [cell for cell in data_in(tmp_path / "out")["cells"] if cell["verdict"] == "missing"]
+    assert missing and others
+    for cell in missing:
+        assert cell["reproduce"] == f"python -m conformance run {option} --cell {cell['id']}"
+
+
 def test_parts_of_different_wholes_are_refused(shard: Any, tmp_path: Path, capsys: Capture) -> None:
     first, second, out = shard("1/2"), shard("2/2"), tmp_path / "out"
     before = data_in(second)

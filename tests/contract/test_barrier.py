@@ -220,15 +220,6 @@ print("done")
     assert run_program(source, timeout=120).check().lines[-1] == "done"
 
 
-@pytest.mark.contract("H13")
-def test_order_of_the_effect_and_jax_effects_barrier() -> None:
-    record = Record()
-    jax.jit(lambda x: hcb.id_tap(record.tap, x))(1.0)
-    jax.effects_barrier()
-    hcb.barrier_wait()
-    assert record.values == [1.0]
-
-
 @pytest.mark.contract("H19")
 @pytest.mark.parametrize("fails", [False, True])
 def test_barrier_is_logged_by_name(fails: bool, caplog: pytest.LogCaptureFixture) -> None:

@@ -187,25 +187,6 @@ def test_barriers_wait_for_effects(name: str, effect: str, barrier: str) -> None
 
 
 @pytest.mark.contract("H13")
-@pytest.mark.parametrize("barrier", BARRIERS)
-def test_barriers_wait_for_queued_taps(barrier: str) -> None:
-    record, gate, started = Record(), threading.Event(), threading.Event()
-
-    def slow(x: Any, _: Any) -> None:
-        started.set()
-        gate.wait(DEADLINE)
-        record.add(x)
-
-    jitted = jax.jit(lambda x: [hcb.id_tap(slow, x + n) for n in range(4)])
-    jax.block_until_ready(jitted(np.float32(0)))
-    assert started.wait(DEADLINE)
-    assert record.all == [], "the device should not have waited"
-    threading.Timer(GRACE / 4, gate.set).start()
-    BARRIERS[barrier]()
-    assert record.values == [0, 1, 2, 3]
-
-
-@pytest.mark.contract("H13")
 def test_effects_barrier_waits_for_a_callback_of_jax_also_after_taps_on_its_devices(devices: list[Any]) -> None:
     gate, started, record, in_time = threading.Event(), threading.Event(), Record(), []
 

@@ -128,23 +128,6 @@ def test_programs_of_which_hostcb_knows_too_little_are_dispatched_in_python(begu
     assert begun == [] and len(seen) == 4
 
 
-@pytest.mark.contract("H15")
-def test_a_failure_on_one_of_several_devices_is_raised_with_the_results(begun: list[Any]) -> None:
-    function = Armed()
-    program = jax.pmap(lambda x: hcb.call(function, x, result_shape=SCALAR) + 1, devices=jax.devices()[:2])
-    both = np.arange(2, dtype=np.float32)
-    warm(program, both)
-    function.on = True
-    begun.clear()
-    with pytest.raises(jax.errors.JaxRuntimeError, match="float32"):
-        jax.block_until_ready(program(both))
-    with pytest.raises(hcb.CallbackException):
-        hcb.barrier_wait()
-    function.on = False
-    assert [float(each) for each in program(both)] == [1, 2] and len(begun) == 2
-    hcb.barrier_wait()
-
-
 @pytest.mark.contract("H5")
 @pytest.mark.parametrize("kind", ["tap", "call"])
 def test_a_program_that_waits_for_its_operand_comes_before_later_ones(kind: str, begun: list[Any]) -> None:
@@ -237,24 +220,6 @@ def test_a_barrier_waits_for_a_fast_dispatch_of_another_thread(begun: list[Any])
     assert seen == ["first", "last"] and len(begun) == 1 and ended(thread)
 
 
-@pytest.mark.contract("H17")
-def test_jaxs_barrier_waits_for_the_taps_of_fast_dispatches(begun: list[Any]) -> None:
-    seen: list[Any] = []
-    gate = threading.Event()
-    program = jax.jit(lambda x: hcb.id_tap(lambda v, _: (gate.wait(DEADLINE), seen.append(v)), x) + 1)
-    gate.set()
-    warm(program, X)
-    for _ in range(2):
-        gate.clear(), seen.clear()
-        program(X)
-        timer = threading.Timer(0.1, gate.set)
-        timer.start()
-        jax.effects_barrier()
-        assert len(seen) == 1
-        timer.join()
-    assert len(begun) >= 3
-
-
 @pytest.mark.contract("H12")
 @pytest.mark.parametrize("outer", ["tap", "call", "pure"])
 def test_a_nested_program_runs_its_taps_at_once(outer: str, begun: list[Any]) -> None:
@@ -321,30 +286,6 @@ def test_a_failure_in_a_fast_dispatch_is_the_same_as_in_any_other(kind: str, beg
     assert tracker.live() == []
 
 
-@pytest.mark.contract("H13")
-def test_a_dispatch_that_raises_after_its_begin_holds_nothing_up(begun: list[Any]) -> None:
-    """The runtime refuses to donate what another operand is, after hostcb has learned of the begin."""
-    seen: list[Any] = []
-    step = jax.jit(lambda x, y: hcb.id_tap(lambda v, _: seen.append(v), x) + y, donate_argnums=0)
-
-    def run(twice: bool = False) -> None:
-        one, other = jnp.ones(3), jnp.ones(3)
-        step(one, one if twice else other)
-
-    run(), run(), run()
-    hcb.barrier_wait()
-    begun.clear(), seen.clear()
-    for _ in range(3):
-        with pytest.raises(ValueError, match="donate"):
-            run(twice=True)
-        # Another thread waits at a barrier and starts programs in spite of it.
-        assert ended(in_thread(lambda: (hcb.barrier_wait(), run(), hcb.barrier_wait())))
-        run()
-    hcb.barrier_wait()
-    assert len(begun) == 9 and len(seen) == 6
-    assert tracker.live() == []
-
-
 @jax.tree_util.register_pytree_node_class
 class Positive:
     """A node of the user that looks at its leaf."""
@@ -365,21 +306,6 @@ class Positive:
 
 
 built: list[float] = []
-
-
-@pytest.mark.contract("H15")
-def test_a_failure_comes_before_the_users_nodes_of_the_results(begun: list[Any]) -> None:
-    function = Armed()
-    program = warm(jax.jit(lambda x: Positive(hcb.call(function, x, result_shape=SCALAR))), X)
-    function.on = True
-    built.clear(), begun.clear()
-    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
-        program(X)
-    assert isinstance(caught.value.__cause__, ValueError) and built == [] and len(begun) == 1
-    with pytest.raises(hcb.CallbackException):
-        hcb.barrier_wait()
-    function.on = False
-    assert float(program(X).leaf) == 3 and built == [3]
 
 
 @pytest.mark.contract("H13")

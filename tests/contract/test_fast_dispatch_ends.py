@@ -28,65 +28,6 @@ def warm(program: Any) -> None:
     hcb.barrier_wait()
 
 
-INTERRUPTED = """
-import signal
-
-class Interrupt(BaseException):
-    pass
-
-seen = []
-program = jax.jit(lambda x: hcb.id_tap(lambda v, t: seen.append(float(v)), x) + 1)
-x = jnp.float32(1)
-for _ in range(3):
-    program(x)
-hcb.barrier_wait()
-
-# An interrupt at every call and every return of hostcb's functions around a fast dispatch, one at a time.
-class Moments:
-    def __init__(self, at):
-        self.at, self.count = at, 0
-
-    def __call__(self, frame, event, _):
-        if "hostcb" in frame.f_code.co_filename and event in ("call", "return"):
-            self.count += 1
-            if self.count == self.at:
-                sys.setprofile(None)
-                raise Interrupt
-
-at, results = 0, []
-while True:
-    at += 1
-    moments = Moments(at)
-    sys.setprofile(moments)
-    try:
-        program(x)
-    except BaseException as error:
-        results.append(type(error).__name__)
-    else:
-        if moments.count < at:
-            break
-    finally:
-        sys.setprofile(None)
-    # Nothing is left that another thread would wait for.
-    import threading
-    waiter = threading.Thread(target=lambda: (hcb.barrier_wait(), program(x), hcb.barrier_wait()), daemon=True)
-    waiter.start()
-    waiter.join(20)
-    assert not waiter.is_alive(), at
-    assert float(program(x)) == 2
-sys.setprofile(None)
-hcb.barrier_wait()
-from hostcb._runtime.executions.executions import tracker
-print(json.dumps([at, len(results), [str(each) for each in tracker.live()]]))
-"""
-
-
-@pytest.mark.contract("H13")
-def test_an_interrupt_between_any_two_functions_leaves_nothing_that_never_ends() -> None:
-    moments, interrupted, left = run_program(INTERRUPTED, devices=1, timeout=120).json()
-    assert moments > 20 and interrupted > 20 and left == []
-
-
 @pytest.mark.contract("H18")
 def test_the_fast_dispatch_keeps_no_function_alive() -> None:
     class Function:

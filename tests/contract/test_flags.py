@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import helpers
-from support.helpers import STAGES, Record
+from support.helpers import Record
 from support.subprocesses import PRELUDE, run_program
 
 import hostcb as hcb
@@ -203,7 +203,6 @@ hcb.barrier_wait()
         assert ended.lines == ["3 [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]"], str(ended)
 
 
-JVP, TRANSPOSE = ("jvp", {}), ("transpose", {})
 QUIET = pytest.mark.filterwarnings("ignore:The flag jax_host_callback_ad_transforms:FutureWarning")
 
 
@@ -224,62 +223,6 @@ def test_ad_transforms_warns() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         hcb.id_tap(lambda a, t: None, 1.0)
-
-
-def power3(record: Record) -> Any:
-    def function(x):
-        x, y = hcb.id_tap(record.tap, (x, x * x))
-        return x * y
-
-    return function
-
-
-def close(actual: Any, expected: Any) -> None:
-    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-5), actual, expected)
-
-
-@STAGES
-@QUIET
-def test_ad_transforms_jvp_taps_pairs(stage: Any) -> None:
-    record = Record()
-    with flag(AD, True):
-        out = stage(lambda x, t: jax.jvp(power3(record), (x,), (t,)))(3.0, 0.1)
-        hcb.barrier_wait()
-    close(out, (27.0, 2.7))
-    close(record.values, [((3.0, 9.0), (0.1, 0.6))])
-    assert record.transforms == [(JVP,)], f"transforms {record.transforms}"
-
-
-@STAGES
-@QUIET
-def test_ad_transforms_grad_taps_the_cotangents(stage: Any) -> None:
-    record = Record()
-    with flag(AD, True):
-        out = stage(jax.grad(power3(record)))(3.0)
-        hcb.barrier_wait()
-    close(out, 27.0)
-    assert record.transforms == [(), (JVP, TRANSPOSE)], f"transforms {record.transforms}"
-    close(record.values, [(3.0, 9.0), (9.0, 3.0)])
-
-
-@STAGES
-@QUIET
-def test_ad_transforms_with_vmap_and_integers(stage: Any) -> None:
-    record = Record()
-
-    def function(x, n):
-        x, n = hcb.id_tap(record.tap, (x, n))
-        return x * n
-
-    with flag(AD, True):
-        out = stage(jax.vmap(jax.grad(function), (0, None)))(jnp.array([2.0, 3.0]), 5)
-        hcb.barrier_wait()
-    close(out, [5.0, 5.0])
-    names = [[name for name, _ in transforms] for transforms in record.transforms]
-    assert names in ([["batch"], ["jvp", "transpose", "batch"]], [["batch"], ["jvp", "transpose"]]), (
-        f"transforms {names}"
-    )
-    close(record.values[0][0], [2.0, 3.0])
 
 
 @QUIET
@@ -311,57 +254,6 @@ def test_ad_transforms_of_leaves_without_tangents() -> None:
         (values, []),
         ({**empty, "a": 3.0}, ["jvp", "transpose"]),
     ]
-
-
-@QUIET
-def test_ad_transforms_of_unused_taps_and_gradient_of_gradient() -> None:
-    record = Record()
-
-    def unused(x):
-        hcb.id_tap(record.tap, x * x)
-        return x**3
-
-    with flag(AD, True):
-        close(jax.grad(unused)(3.0), 27.0)
-        close(jax.grad(jax.grad(power3(Record())))(3.0), 18.0)
-        hcb.barrier_wait()
-    assert record.transforms[0] == (), f"the forward pass taps as without a derivative: {record.transforms}"
-    close(record.values[0], 9.0)
-
-
-@QUIET
-def test_ad_transforms_in_loops_and_with_result() -> None:
-    record = Record()
-
-    def function(x):
-        body = lambda c, _: (hcb.id_tap(record.tap, jnp.sin(c)), None)
-        return jax.lax.scan(body, x, None, length=2)[0]
-
-    plain = lambda x: jnp.sin(jnp.sin(x))
-    with flag(AD, True):
-        out = jax.grad(function)(0.5)
-        hcb.barrier_wait()
-        assert float(hcb.id_tap(record.tap, 1.0, result=5.0)) == 5.0
-        hcb.barrier_wait()
-    close(out, jax.grad(plain)(0.5))
-    forward = [value for value, transforms in zip(record.values, record.transforms, strict=True) if transforms == ()]
-    close(forward[:2], [np.sin(0.5), np.sin(np.sin(0.5))])
-
-
-@STAGES
-@QUIET
-def test_ad_transforms_of_a_tangent_that_vmap_batches_and_a_transpose_turns_round(stage: Any) -> None:
-    record = Record()
-    along = lambda t: jax.vmap(lambda each: jax.jvp(power3(record), (3.0,), (each,))[1])(t)
-    with flag(AD, True):
-        out = stage(lambda t: jax.linear_transpose(along, t)(t))(jnp.array([1.0, 2.0]))
-        hcb.barrier_wait()
-    close(out, ([27.0, 54.0],))
-    batch = ("batch", {"batch_dims": (0, 0)})
-    assert record.transforms[-1] == (JVP, batch, TRANSPOSE), f"transforms {record.transforms}"
-    assert all(transforms == () for transforms in record.transforms[:-1]), "the primals have no batch axes"
-    close(record.values[-1], ([9.0, 18.0], [3.0, 6.0]))
-    close(record.values[0], (3.0, 9.0))
 
 
 def test_each_setting_of_an_absl_flag_and_of_jax_counts_for_the_next_callback() -> None:

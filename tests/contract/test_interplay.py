@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 from support import helpers
-from support.helpers import STAGES
 from support.subprocesses import run_program
 
 import hostcb as hcb
@@ -152,24 +151,6 @@ def test_failures_are_let_go_after_the_barrier() -> None:
     gc.collect()
     alive = [ref for ref in kept if ref() is not None]
     assert len(kept) == 2 and not alive, f"{len(alive)} of {len(kept)} arrays of failed functions are alive"
-
-
-@pytest.mark.contract("H16")
-@pytest.mark.filterwarnings("ignore:The flag jax_host_callback_ad_transforms:FutureWarning")
-@STAGES
-def test_ad_transforms_under_checkpoint(stage: Any) -> None:
-    seen: list[Any] = []
-
-    def function(x):
-        return hcb.id_tap(lambda value, transforms: seen.append([name for name, _ in transforms]), x * x) * x
-
-    jax.config.update("jax_host_callback_ad_transforms", True)
-    try:
-        np.testing.assert_allclose(stage(jax.grad(jax.checkpoint(function)))(3.0), 27.0)
-        hcb.barrier_wait()
-    finally:
-        jax.config.update("jax_host_callback_ad_transforms", False)
-    assert seen[0] == [] and ["jvp", "transpose"] in seen, f"transforms {seen}"
 
 
 MANY_WAIT = """

@@ -151,13 +151,6 @@ def test_failures_are_marked_and_stay_for_the_barrier(tmp_path: Path) -> None:
         assert run["args"]["error"] == "ValueError: planted" and run["cat"] == f"{kind},failed"
 
 
-def test_an_exception_leaves_a_whole_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyError, match="mine"), hcb.trace(tmp_path / "trace.json"):
-        hcb.id_tap(tapped, 1.0)
-        raise KeyError("mine")
-    assert len(Trace(tmp_path / "trace.json").runs) == 1
-
-
 def test_nested_traces_each_have_everything(tmp_path: Path) -> None:
     program = jax.jit(lambda x: hcb.id_tap(tapped, x))
     with hcb.trace(tmp_path / "outer.json"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import threading
@@ -294,26 +295,72 @@ class CodedError(Exception):
         super().__init__(f"{text} with {code}")
 
 
+class HoldsDevice(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text, jax.devices()[0], lambda: None)
+
+
+class NoText(Exception):
+    def __str__(self) -> str:
+        raise ValueError("planted")
+
+    def __reduce__(self) -> Any:
+        raise ValueError("planted")
+
+
 LocalError = type("LocalError", (Exception,), {"__module__": "a module that no process finds"})
-WAYS = [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy]
+COPIED: dict[str, BaseException] = {
+    type(error).__name__: error
+    for error in (
+        *(ValueError("why"), StaysHereError("why"), CodedError(4, "why"), LocalError("why")),
+        *(HoldsDevice("why"), NoText(), KeyboardInterrupt("why")),
+    )
+}
+WAYS: dict[str, Callable[[Any], Any]] = {
+    **{f"protocol {n}": lambda e, n=n: pickle.loads(pickle.dumps(e, n)) for n in range(pickle.HIGHEST_PROTOCOL + 1)},
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+}
 
 
-@pytest.mark.parametrize("again", WAYS, ids=["pickle", "copy", "deepcopy"])
-@pytest.mark.parametrize("error", [ValueError("why"), StaysHereError("why"), CodedError(4, "why"), LocalError("why")])
-def test_a_copy_of_the_barriers_exception_has_its_failures_cause_and_notes(error: Exception, again: Any) -> None:
-    def tap(arg: Any, transforms: Any) -> None:
-        raise error
-
-    hcb.id_tap(tap, 1.0)
+@in_turns(("error", "way"), COPIED, WAYS, times=4)
+def test_a_copy_of_the_barriers_exception_has_its_failures_cause_and_notes(error: str, way: str) -> None:
+    for each in (KeyError(1), COPIED[error]):
+        hcb.id_tap(lambda *_, each=each: (_ for _ in ()).throw(each), 1.0)
     with pytest.raises(hcb.CallbackException) as caught:
         hcb.barrier_wait()
     caught.value.add_note("a note of the program")
-    copied = again(caught.value)
+    copied = WAYS[way](caught.value)
     assert type(copied) is type(caught.value) and str(copied) == str(caught.value)
-    assert copied.__notes__ == ["a note of the program"] and "why" in str(copied.__cause__)
-    (failure,), (own,) = copied.failures, caught.value.failures
+    assert copied.__notes__ == ["a note of the program"]
     # An exception that no other process can make travels as its text.
-    assert str(error) in str(failure.exception)
-    for name in ("callback", "text", "headline", "kind", "ended"):
-        assert getattr(failure, name) == getattr(own, name)
-    assert str(failure.device) == str(own.device)
+    assert copied.__cause__ is copied.failures[-1].exception
+    assert error == "NoText" or "why" in str(copied.__cause__)
+    assert type(copied.__cause__) is ValueError or error != "ValueError"
+    for failure, own in zip(copied.failures, caught.value.failures, strict=True):
+        for one in (failure, pickle.loads(pickle.dumps(own))):
+            for name in ("callback", "text", "headline", "kind", "ended"):
+                assert getattr(one, name) == getattr(own, name)
+            assert str(one.device) == str(own.device)
+
+
+ERRORS: dict[str, Callable[[], Any]] = {
+    "shape": lambda: hcb.pure_callback(print, 1.5),
+    "shape of a call": lambda: hcb.call(print, 1, result_shape="text"),
+    "number": lambda: hcb.io_callback(print, None, 2**40),
+    "name": lambda: hcb.debug.print("{x}"),
+    "position": lambda: hcb.debug.print("{}"),
+    "result in jit": lambda: jax.jit(lambda: hcb.pure_callback(lambda: 1.5, jax.ShapeDtypeStruct((), np.int32)))(),
+    "result": lambda: hcb.pure_callback(lambda: 1.5, jax.ShapeDtypeStruct((), np.int32)),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_can_be_pickled_and_so_can_its_cause(name: str) -> None:
+    with pytest.raises(Exception) as caught:
+        ERRORS[name]()
+    for error in filter(None, (caught.value, caught.value.__cause__)):
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error) and str(again) == str(error)
+    with contextlib.suppress(hcb.CallbackException):
+        hcb.barrier_wait()

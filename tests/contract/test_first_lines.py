@@ -23,7 +23,7 @@ from hostcb._errors.failures import failure_log
 
 pytestmark = pytest.mark.contract("H32")
 
-F32 = jax.ShapeDtypeStruct((), np.float32)
+F32, I32 = jax.ShapeDtypeStruct((), np.float32), jax.ShapeDtypeStruct((), np.int32)
 ONE = np.float32(1)
 
 
@@ -86,6 +86,7 @@ def test_what_ends_a_computation(kind: str, stage: Any, caplog: pytest.LogCaptur
     # The callback raised: so there is no talk of a result that should be corrected, nor of JAX's name for a transport.
     assert "result_shape" not in str(error) and "INTERNAL" not in str(error)
     assert len(lines) == 2, "the traceback is the cause's, which Python shows"
+    assert lines[1].endswith("the callback failed.") and "12345" not in lines[1]
     assert caplog.records == [], "the program has raised it"
     reported = barrier()
     assert str(reported).splitlines()[0] == first
@@ -154,15 +155,26 @@ WRONG: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "tree": (both, F32, "returned (float32[], float32[]) in place of float32[]"),
     "nothing": (lambda *_: None, F32, "returned None in place of float32[]"),
     "keys": (lambda *_: {"b": ONE}, {"a": F32}, "returned {'b': float32[]} in place of {'a': float32[]}"),
+    "dict for a tuple": (
+        lambda *_: {"a": ONE, "b": ONE},
+        (F32, F32),
+        "returned {'a': float32[], 'b': float32[]} in place of (float32[], float32[])",
+    ),
+    "nested keys": (
+        lambda *_: [{"a": {"x": ONE}}, ONE],
+        [{"a": {"y": F32}}, F32],
+        "returned [{'a': {'x': float32[]}}, float32[]] in place of [{'a': {'y': float32[]}}, float32[]]",
+    ),
     "number": (lambda *_: 1.5, (F32, F32), "returned float in place of (float32[], float32[])"),
+    "fraction": (lambda *_: 1.5, I32, "returned float in place of int32[]"),
     "too large": (
         lambda *_: np.int64(2**40),
-        jax.ShapeDtypeStruct((), np.int32),
+        I32,
         f"returned int64[] in place of int32[]: the value {2**40} does not fit int32",
     ),
     "too small": (
         lambda *_: np.int64(-(2**40)),
-        jax.ShapeDtypeStruct((), np.int32),
+        I32,
         f"returned int64[] in place of int32[]: the value {-(2**40)} does not fit int32",
     ),
     "unsigned": (
@@ -170,6 +182,12 @@ WRONG: dict[str, tuple[Callable[..., Any], Any, str]] = {
         jax.ShapeDtypeStruct((), np.uint32),
         f"returned uint64[] in place of uint32[]: the value {2**40} does not fit uint32",
     ),
+    "in an array": (
+        lambda *_: np.array([1, 2, 2**35, 4]),
+        jax.ShapeDtypeStruct((4,), np.int32),
+        f"returned int64[4] in place of int32[4]: the value {2**35} does not fit int32",
+    ),
+    "of no type": (lambda *_: 2**70, I32, f"returned the integer {2**70}, which fits no type of a device"),
     "narrower": (lambda *_: np.float16(1), F32, "returned float16[] in place of float32[]"),
     "wider": (
         lambda *_: np.float64(1),
@@ -220,6 +238,8 @@ def test_results_that_do_not_match(kind: str, wrong: str, stage: Any) -> None:
     first, second = str(error).splitlines()[:2]
     assert first == f"{kind}: {name_of(function)}, on cpu:0, {did}", error
     assert second.startswith("The computation has ended: expected ")
+    assert "but the callback returned something else" in second and "12345" not in str(error)
+    assert error.__cause__ is None and error.__context__ is None, "Python would show hostcb's words twice"
     asked = "result_shape" if kind == "call" else "result_shape_dtypes"
     assert f"Correct the callback, or {asked} if it is right as it is." in str(error)
     assert str(barrier()).splitlines()[0] == first
@@ -249,11 +269,32 @@ def test_a_result_without_the_axis_of_the_batch_that_vmap_passed(method: str) ->
         hcb.barrier_wait()
 
 
-def test_an_in_place_function_that_returns_something() -> None:
-    error = ended(lambda: jax.jit(hcb.buffer_callback(both, F32))(ONE))
-    assert str(error).splitlines()[0] == (
-        f"buffer_callback: {name_of(both)}, on cpu:0, returned something in place of writing into `out`"
-    )
+@STAGES
+@pytest.mark.parametrize("kind", ["buffer_callback", "dlpack_callback"])
+def test_an_in_place_function_that_returns_something(kind: str, stage: Any) -> None:
+    options = {"in_place": True} if kind == "dlpack_callback" else {}
+    error = ended(lambda: stage(getattr(hcb, kind)(both, F32, **options))((ONE, ONE)))
+    assert str(error).splitlines()[:2] == [
+        f"{kind}: {name_of(both)}, on cpu:0, returned something in place of writing into `out`",
+        "The computation has ended: expected float32[], written into `out`, but the callback returned something.",
+    ]
+    barrier()
+
+
+@pytest.mark.contract("H15", "H32")
+@pytest.mark.parametrize("kind", ["call", "debug.callback"])
+def test_over_a_mesh_the_mark_of_a_failed_callback_is_named_where_it_crossed(kind: str) -> None:
+    """Where one device calls for all, the others get the mark as its result. Parts have no result."""
+    x = jax.device_put(np.arange(8.0), jax.NamedSharding(jax.make_mesh((8,), ("d",)), jax.P("d")))
+    programs = {
+        "call": lambda x: hcb.call(save, x, result_shape=x),
+        "debug.callback": lambda x: (debug.callback(save, x, partitioned=True), x)[1],
+    }
+    text = str(ended(lambda: jax.jit(programs[kind])(x)))
+    if kind == "call":
+        assert "got int8[12345], which stands for a failed callback" in text
+    else:
+        assert "ended, because the callback failed" in text and "12345" not in text
     barrier()
 
 

@@ -49,11 +49,30 @@ def refused(call: Callable[[], Any]) -> Exception:
 @STAGES
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize(
-    ("leaf", "why"), [(np.array([None]), "every leaf of "), (2**70, f"the number {2**70} does not fit")]
+    ("leaf", "why"),
+    [
+        (np.array([None]), "every leaf of "),
+        *((number, f"the number {number} does not fit int32") for number in (2**40, -(2**31) - 1, 2**70)),
+    ],
+    ids=["object", "wide", "below", "of no type"],
 )
 def test_operands_that_are_no_values(kind: str, leaf: Any, why: str, stage: Any) -> None:
     who = "'what: x'" if kind == "id_print" else FINE
-    assert str(refused(lambda: stage(lambda: ALL[kind](leaf))())).startswith(f"{kind}: {who}: {why}")
+    error = refused(lambda: stage(lambda: ALL[kind]({"a": [leaf]}))())
+    assert str(error).startswith(f"{kind}: {who}: {why}")
+    # As JAX's error, which programs may catch, and as what it is.
+    assert isinstance(error, TypeError) and isinstance(error, OverflowError) is (type(leaf) is int)
+    assert ("while jax_enable_x64 is off" in str(error)) is (type(leaf) is int)
+
+
+def test_numbers_that_fit_no_type_with_x64_on() -> None:
+    with jax.enable_x64(True):
+        error = refused(lambda: ALL["io_callback"](2**70))
+        assert "does not fit int64, the type that JAX gives an integer. Convert" in str(error)
+        with pytest.raises(jax.errors.JaxRuntimeError, match=f"the value {2**63} does not fit int64") as caught:
+            jax.block_until_ready(hcb.pure_callback(lambda: 2**63, jax.ShapeDtypeStruct((), np.int64)))
+        assert "Set jax_enable_x64" not in str(caught.value)
+        barrier()
 
 
 @pytest.mark.parametrize("kind", ["call", "pure_callback", "io_callback", "buffer_callback", "dlpack_callback"])

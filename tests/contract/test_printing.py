@@ -231,19 +231,27 @@ def test_a_stream_that_fails_is_a_failed_tap() -> None:
     assert stream.writes == ["1.\n"], "a later print should work: the failed one must not keep the lock"
 
 
-@pytest.mark.parametrize("value", [{"b": F(2), 1: F(1)}, {"b": {2: F(3), "a": F(4)}, 1: F(1)}], ids=["one", "two"])
-def test_keys_that_have_no_order_are_printed_in_theirs(value: Any) -> None:
+MIXED = {"b": F(2), 1: F(1), None: F(3)}
+WITHOUT_ORDER: dict[str, tuple[Any, str]] = {
+    "dict": (MIXED, "{ b=2. 1=1. None=3. }\n"),
+    "ordered": (collections.OrderedDict(MIXED), "{ b=2. 1=1. None=3. }\n"),
+    "nested": ([{"x": {"b": {2: F(3), "a": F(4)}, 1: F(1)}}], "[ { x={ b={ 2=3. a=4. } 1=1. } } ]\n"),
+    "complex": ({1j: F(1), 2j: F(2)}, "{ 1j=1. 2j=2. }\n"),
+    "default": (collections.defaultdict(float, {"b": F(1), "a": F(2)}), "{ a=2. b=1. }\n"),
+}
+
+
+@STAGES
+@pytest.mark.parametrize("name", WITHOUT_ORDER)
+def test_keys_that_have_no_order_are_printed_in_theirs(name: str, stage: Any) -> None:
     """No operand of the program: JAX itself refuses such dicts there."""
-    stream = Stream()
-    helpers.finish(jax.jit(lambda: hcb.id_print(value, output_stream=stream) and None)())
-    assert stream.writes == ["{ b=2. 1=1. }\n" if value["b"] == 2 else "{ b={ 2=3. a=4. } 1=1. }\n"]
-
-
-def test_a_dict_outside_jit_is_returned_as_it_is() -> None:
-    given = collections.OrderedDict([("b", F(1)), (2, F(3))])
-    returned = hcb.id_print(given, output_stream=Stream())
-    hcb.barrier_wait()
-    assert type(returned) is collections.OrderedDict and [*returned] == ["b", 2]
+    value, expected = WITHOUT_ORDER[name]
+    stream, returned = Stream(), []
+    helpers.finish(stage(lambda x: (returned.append(hcb.id_print(value, output_stream=stream)), x)[1])(F(1)))
+    assert stream.writes == [expected]
+    assert type(returned[0]) is type(value)
+    # A container that sorts its keys is made anew.
+    assert name == "nested" or [*returned[0]] == (["a", "b"] if name == "default" else [*value])
 
 
 def test_a_result_in_jit_is_returned_and_not_printed() -> None:

@@ -307,7 +307,12 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
     "too_many": (lambda x: (x, x), like(X), "Mismatched number of outputs.*Expected: 1, Actual: 2"),
     "none": (lambda x: None, like(X), "Mismatched number of outputs.*Expected: 1, Actual: 0"),
     "too_few": (lambda x: x, (like(X), like(X)), "Mismatched number of outputs.*Expected: 2, Actual: 1"),
-    "keys": (lambda x: {"b": x}, {"a": like(X)}, "Expected: 1"),
+    "keys": (lambda x: {"b": x}, {"a": like(X)}, "Expected: 1 with the keys a, Actual: 1 with the keys b"),
+    "nested": (
+        lambda x: [{"a": {"x": x}}, x],
+        [{"a": {"y": like(X)}}, like(X)],
+        "keys a.y, none, Actual: 2 .* a.x, none",
+    ),
     "shape": (lambda x: x[:3], like(X), r"output shape for return value #0: Expected: \(8,\), Actual: \(3,\)"),
     "broadcastable": (lambda x: x[:1], like(X), r"Expected: \(8,\), Actual: \(1,\)"),
     "same_size": (lambda x: x.reshape(2, 4), like(X), r"Expected: \(8,\), Actual: \(2, 4\)"),

@@ -69,6 +69,22 @@ print(here.taps, here.taps_run)
     assert run_program(source).check().lines == ["2 2"]
 
 
+def test_a_forked_child_counts_anew() -> None:
+    source = """
+hcb.stats()
+jax.jit(lambda x: hcb.id_tap(lambda v, t: None, x))(jnp.ones(4))
+hcb.barrier_wait()
+child = os.fork()
+if not child:
+    first = hcb.stats()
+    print(dict(first.devices), first.barriers, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(hcb.stats()["cpu:0"].taps)
+"""
+    assert run_program(source, warnings="ignore").check().lines == ["{} 0", "1"]
+
+
 def test_nothing_watches_before_the_first_call() -> None:
     source = """
 from hostcb._runtime.observing import observers

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import helpers
@@ -192,46 +191,6 @@ def test_failures_of_several_threads_and_kinds_in_one_exception() -> None:
     hcb.barrier_wait()
 
 
-@pytest.mark.contract("H14")
-@pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, MemoryError])
-def test_every_exception_of_a_tap_is_a_failure(exception: type[BaseException]) -> None:
-    def tap(arg: Any, transforms: Any) -> None:
-        raise exception("the reason")
-
-    out = jax.jit(lambda x: hcb.id_tap(tap, x) + 1)(1.0)
-    assert float(out) == 2.0
-    cause = last_failure().__cause__
-    assert isinstance(cause, exception), f"the cause is {cause!r}"
-    record = Record()
-    hcb.id_tap(record.tap, 3.0)
-    hcb.barrier_wait()
-    assert record.values == [3.0], "a later tap should run"
-
-
-class Unprintable(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-    __repr__ = __str__
-
-
-@pytest.mark.contract("H14", "H15")
-@pytest.mark.parametrize("kind", ["tap", "call"])
-def test_failure_without_a_text(kind: str) -> None:
-    """An exception whose text cannot be had must not break the machinery that reports it."""
-
-    def function(arg: Any, transforms: Any = None) -> Any:
-        raise Unprintable
-
-    if kind == "tap":
-        jax.block_until_ready(jax.jit(lambda x: hcb.id_tap(function, x))(1.0))
-    else:
-        with pytest.raises(Exception, match="function"):
-            jax.jit(lambda x: hcb.call(function, x, result_shape=x))(1.0)
-    assert isinstance(last_failure().__cause__, Unprintable)
-    assert float(jax.jit(lambda x: hcb.call(lambda a: a, x, result_shape=x))(2.0)) == 2.0
-
-
 def expect_failure(action: Any) -> str:
     with pytest.raises(jax.errors.JaxRuntimeError) as caught:
         jax.block_until_ready(action())
@@ -308,32 +267,6 @@ def test_failures_of_a_call_without_a_result(layout: helpers.Layout) -> None:
 
 
 @pytest.mark.contract("H15")
-def test_concurrent_failures_of_one_program_keep_their_own_reasons() -> None:
-    """Two threads run one program on two devices at the same time, and each receives the reason of its own call."""
-    meeting = threading.Barrier(2)
-
-    def function(arg: Any) -> Any:
-        meeting.wait(helpers.DEADLINE)
-        raise ValueError(f"reason {int(arg)}")
-
-    program = jax.jit(lambda x: hcb.call(function, x, result_shape=x))
-    texts: dict[int, str] = {}
-
-    def work(n: int) -> None:
-        texts[n] = expect_failure(lambda: program(jax.device_put(np.int32(n), jax.devices()[n % 2])))
-
-    for round_ in range(10):
-        threads = [threading.Thread(target=work, args=(n,)) for n in (2 * round_, 2 * round_ + 1)]
-        [thread.start() for thread in threads]
-        [thread.join(helpers.DEADLINE) for thread in threads]
-    wrong = {n: text for n, text in texts.items() if f"reason {n}\n" not in text + "\n"}
-    hcb_failures = last_failure().failures
-    assert len(hcb_failures) == 20, f"{len(hcb_failures)} failures of 20"
-    assert len(texts) == 20, f"{len(texts)} of 20 computations raised"
-    assert not wrong, f"computations that received another one's reason: {wrong}"
-
-
-@pytest.mark.contract("H15")
 def test_tap_and_call_failures_in_one_program() -> None:
     record = Record()
 
@@ -347,25 +280,3 @@ def test_tap_and_call_failures_in_one_program() -> None:
     expect_failure(lambda: program(1.0))
     reasons = [str(failure.exception) for failure in last_failure().failures]
     assert reasons == ["the reason 1.0", "the reason 2.0"], f"failures in the order in which they happened: {reasons}"
-
-
-@pytest.mark.contract("H15")
-def test_eager_failing_call() -> None:
-    text = expect_failure(lambda: hcb.call(failing, jnp.float32(1), result_shape=jnp.float32(1)))
-    for part in ("failing", "float32[]", "the reason 1.0", "but the callback failed"):
-        assert part in text, f"{part!r} is missing in {text}"
-    assert "int8[12345]" not in text
-    assert len(last_failure().failures) == 1
-
-
-@pytest.mark.contract("H17")
-def test_failures_are_logged_at_exit_and_the_exit_is_clean() -> None:
-    ended = run_program("""
-def bad(a, t=None):
-    raise ValueError("the reason")
-pending = jax.pmap(lambda x: hcb.call(bad, x, result_shape=x))(np.ones(8, np.float32))
-hcb.id_tap(bad, 1.0)
-""").check()
-    assert "the reason" in ended.stderr, f"the failure should be logged: {ended}"
-    for noise in ("Exception ignored", "Fatal", "Check failed"):
-        assert noise not in ended.stderr, f"the process should end quietly: {ended}"

@@ -7,13 +7,11 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from support.first_lines import barrier
+from support.first_lines import barrier, ended
 from support.helpers import STAGES
 
 import hostcb as hcb
@@ -24,13 +22,6 @@ pytestmark = pytest.mark.contract("H32")
 
 def save(*operands: Any, **_: Any) -> Any:
     raise OSError("disk full\nand more")
-
-
-def ended(program: Callable[[], Any]) -> jax.errors.JaxRuntimeError:
-    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
-        jax.block_until_ready(program())
-        jax.effects_barrier()
-    return caught.value
 
 
 OWN_LINE = re.compile(rf"{re.escape(__file__)}:(\d+)\), on cpu:0")

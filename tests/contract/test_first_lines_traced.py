@@ -58,7 +58,7 @@ def refused(call: Callable[[], Any]) -> Exception:
 )
 def test_operands_that_are_no_values(kind: str, leaf: Any, why: str, stage: Any) -> None:
     who = "'what: x'" if kind == "id_print" else FINE
-    error = refused(lambda: stage(lambda: ALL[kind]({"a": [leaf]}))())
+    error = refused(lambda: stage(lambda: ALL[kind](leaf))())
     assert str(error).startswith(f"{kind}: {who}: {why}")
     # As JAX's error, which programs may catch, and as what it is.
     assert isinstance(error, TypeError) and isinstance(error, OverflowError) is (type(leaf) is int)

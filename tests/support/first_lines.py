@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import jax
 import pytest
 
 import hostcb as hcb
@@ -19,6 +20,14 @@ def files_of(error: BaseException) -> list[str]:
 def files_in(lines: Iterable[str]) -> set[str]:
     """Return the files of the tracebacks in a text."""
     return set(re.findall(r'^  File "(.*)", line \d', "\n".join(lines), re.MULTILINE))
+
+
+def ended(program: Callable[[], Any]) -> jax.errors.JaxRuntimeError:
+    """The error with which a computation ends."""
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        jax.block_until_ready(program())
+        jax.effects_barrier()
+    return caught.value
 
 
 def barrier() -> hcb.CallbackException:

@@ -351,16 +351,6 @@ def test_integer_operands_and_float0_tangents(stage: Any) -> None:
 
 
 @pytest.mark.contract("H6")
-def test_tapping_a_float0_value() -> None:
-    record = Record()
-    zeros = np.zeros((2,), jax.dtypes.float0)
-    hcb.id_tap(record.tap, (1.0, zeros))
-    hcb.barrier_wait()
-    assert len(record.all) == 1
-    assert np.shape(record.args[0][1]) == (2,), "a float0 leaf keeps its place and its shape"
-
-
-@pytest.mark.contract("H6")
 @pytest.mark.parametrize("gradient", ["jvp", "grad", "linearize"])
 def test_result_has_its_own_derivative(gradient: str) -> None:
     """`result` replaces the value, so derivatives flow through it and not through what was tapped."""

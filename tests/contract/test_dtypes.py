@@ -112,12 +112,6 @@ def test_every_shape(shape: str, name: str, layout: str) -> None:
 
 
 @pytest.mark.contract("H1", "H3")
-@pytest.mark.parametrize("layout", [helpers.JIT, helpers.PMAP_SUBSET, helpers.MESH], ids=helpers.named)
-def test_large_arrays(layout: helpers.Layout) -> None:
-    check_round_trip(np.arange(2**20, dtype=np.float32).reshape(8, -1), layout)
-
-
-@pytest.mark.contract("H1", "H3")
 def test_types_of_64_bits_with_x64() -> None:
     source = """
 import test_dtypes; from support import helpers
@@ -210,7 +204,7 @@ def test_results_in_any_memory_layout(memory: str, layout: helpers.Layout) -> No
     hcb.barrier_wait()
 
 
-SCALARS = [7, 2.5, 1 + 2j, True, np.float64(3), np.int64(-4), np.float32(1), np.array(5)]
+SCALARS = [7, 2.5, 1 + 2j, True, np.float64(3), np.int64(-4), np.float32(1), np.array(5), np.arange(2.0)]
 
 
 @pytest.mark.contract("H3")
@@ -278,16 +272,6 @@ def test_typed_keys_under_transformations(devices: list[jax.Device]) -> None:
 
 
 @pytest.mark.contract("H1")
-def test_raw_keys() -> None:
-    key = jax.random.PRNGKey(7)
-    record = Record()
-    out = jax.jit(lambda k: hcb.call(record.caller(), hcb.id_tap(record.tap, k), result_shape=k))(key)
-    helpers.finish(out)
-    for got in [*record.args, np.asarray(out)]:
-        helpers.equal(got, np.asarray(key), "raw key")
-
-
-@pytest.mark.contract("H1")
 def test_weak_types_survive_a_tap() -> None:
     """The identity: what promoted like a Python scalar before the tap does so after it."""
     x = jnp.ones(3, jnp.bfloat16)
@@ -343,11 +327,3 @@ def test_a_call_returns_keys_or_their_words(typed: bool, implementation: str) ->
     result = jax.jit(lambda keys: hcb.call(turned, keys, result_shape=keys))(keys)
     assert result.dtype == keys.dtype
     helpers.equal(jax.random.key_data(result), jax.random.key_data(keys)[::-1], "keys")
-
-
-@pytest.mark.contract("H3")
-@pytest.mark.parametrize("example", [True, 3, 0.5, 2j, np.int64(7), np.float64(0.25), np.arange(2.0)], ids=repr)
-def test_an_example_stands_for_the_type_of_a_result(example: Any) -> None:
-    result = jax.jit(lambda x: hcb.call(lambda _: example, x, result_shape=example))(np.float32(0))
-    assert result.dtype == jax.dtypes.canonicalize_dtype(np.asarray(example).dtype)
-    np.testing.assert_array_equal(result, example)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from support import helpers, large_values
 from support.helpers import DEADLINE
-from support.large_values import MEBIBYTE, WORDS, accepted, looped, number_in, taken_while_locked
+from support.large_values import MEBIBYTE, WORDS, accepted, looped, number_in
 
 import hostcb as hcb
 from hostcb._native.library import MOST_INSIDE, library
@@ -64,19 +63,6 @@ def test_values_of_any_number_of_bytes_are_whole_and_stay_while_they_are_kept(si
     assert [np.array_equal(*pair) for pair in zip(kept, values, strict=True)] == [True] * 6
 
 
-def test_a_large_tap_does_not_wait_for_the_interpreter_lock() -> None:
-    # The queue has room for all of them.
-    steps, seen = 1000, []
-    program = looped(lambda arg, transforms: seen.append(float(arg[0])), steps)
-    words = WORDS + 16
-    program(jnp.zeros(words)).block_until_ready()
-    hcb.barrier_wait()
-    seen.clear()
-    taken, before = taken_while_locked(program, jnp.zeros(words), 50_000)
-    assert seen == [float(n) for n in range(steps)]
-    assert taken > 20 or before > steps // 2, f"{taken} taps were handed over while Python was locked"
-
-
 @pytest.mark.parametrize("nbytes", [MOST_INSIDE - 1, MOST_INSIDE, MOST_INSIDE + 1])
 def test_which_operands_are_too_many_for_a_record(nbytes: int) -> None:
     aval = jax.ShapeDtypeStruct((nbytes,), np.uint8)
@@ -122,6 +108,10 @@ def test_large_and_small_operands_of_one_tap() -> None:
         jnp.ones(5 * WORDS, jnp.int4),
         np.array([True, False]),
         np.full((3, WORDS), 1 + 2j, np.complex64),
+        np.arange(3, dtype=np.int8),
+        jnp.asarray([1, -2], jnp.int4),
+        jnp.asarray([1.5, -2], jnp.bfloat16),
+        np.array(1 + 2j, np.complex64),
     )
     program = jax.jit(lambda *x: hcb.id_tap(lambda arg, transforms: seen.append(arg), x))
     for _ in range(4):
@@ -132,8 +122,8 @@ def test_large_and_small_operands_of_one_tap() -> None:
         for one, other in zip(got, operands, strict=True):
             assert type(one) is np.ndarray and one.flags.writeable
             helpers.equal(one, np.asarray(other), "operand")
-        # Who keeps a small array does not keep the memory of a large one.
-        assert got[0].flags.owndata and got[4].flags.owndata
+            # Who keeps a small array does not keep the memory of a large one.
+            assert one.flags.owndata or one.nbytes > MOST_INSIDE
 
 
 @pytest.mark.contract("H11")
@@ -156,50 +146,6 @@ def test_a_large_value_wakes_a_consumer_that_sleeps_on(
     assert accepted(devices[0]) >= before + 3
     hcb.stop_outfeed_receiver()
     assert seen == [0, 1, 2, 3]
-
-
-@pytest.mark.contract("H18")
-def test_values_of_a_dropped_executable_arrive() -> None:
-    gate, seen = threading.Event(), []
-
-    def tap(arg: Any, transforms: Any) -> None:
-        gate.wait(DEADLINE)
-        seen.append(number_in(arg))
-
-    gate.set()
-    program = looped(tap, 20)
-    program(jnp.zeros(WORDS + 1)).block_until_ready()
-    hcb.barrier_wait()
-    seen.clear()
-    gate.clear()
-    program(jnp.zeros(WORDS + 1)).block_until_ready()
-    del program
-    jax.clear_caches()
-    gc.collect()
-    assert sites.sites_to_forget, "the executable should have ended, with values in the ring"
-    gate.set()
-    hcb.barrier_wait()
-    assert seen == [float(n) for n in range(20)]
-
-
-@pytest.mark.contract("H9")
-def test_every_device_has_its_own_values(devices: list[jax.Device]) -> None:
-    seen: dict[Any, list[float]] = {device: [] for device in devices}
-
-    def tap(arg: Any, transforms: Any, device: Any) -> None:
-        seen[device].append(number_in(arg))
-
-    def program(x: Any) -> Any:
-        step = lambda _, x: hcb.id_tap(tap, x, tap_with_device=True) + 1
-        return jax.lax.fori_loop(0, 20, step, x)
-
-    mapped = jax.pmap(program)
-    start = np.repeat(np.arange(len(devices), dtype=np.float32)[:, None] * 100, WORDS + 1, axis=1)
-    for _ in range(2):
-        jax.block_until_ready(mapped(start))
-    hcb.barrier_wait()
-    for number, device in enumerate(devices):
-        assert seen[device] == [100 * number + n for n in range(20)] * 2
 
 
 class Interrupted(BaseException):

@@ -156,11 +156,6 @@ def test_result_and_no_labels() -> None:
     assert stream.writes == ["1.\n"]
 
 
-def test_stream_without_write() -> None:
-    with pytest.raises(TypeError, match="write"):
-        hcb.id_print(1.0, output_stream=object())
-
-
 def test_any_file_object() -> None:
     stream = io.StringIO()
     hcb.id_print(F(1), output_stream=stream, a=1)

@@ -17,8 +17,6 @@ import hostcb as hcb
 
 # Each example is a program of its own, to be compiled.
 FEW = settings(max_examples=sessions.rounds(10, 100))
-
-float0s = strategies.shapes.map(lambda shape: np.zeros(shape, jax.dtypes.float0))
 keys = st.integers(0, 2**31).map(jax.random.key)
 
 
@@ -52,14 +50,3 @@ def test_taps_and_calls_see_any_tree_and_return_it(layout: helpers.Layout, tree:
         helpers.equal(seen, expected, "what a callback saw")
     assert len(record.args) == 2
     helpers.equal(out, expected, "what the call returned")
-
-
-@pytest.mark.contract("H1")
-@FEW
-@given(leaves=st.lists(st.one_of(float0s, strategies.arrays(st.just("float32"))), min_size=1, max_size=4))
-def test_float0_leaves_arrive_where_they_were(leaves: list[np.ndarray]) -> None:
-    record = Record()
-    hcb.id_tap(record.tap, leaves)
-    hcb.barrier_wait()
-    ((*seen,),) = record.args
-    assert [(leaf.dtype, leaf.shape) for leaf in seen] == [(leaf.dtype, leaf.shape) for leaf in leaves]

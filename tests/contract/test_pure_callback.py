@@ -109,27 +109,6 @@ def test_numpy_64_bit_results_are_narrowed_but_never_wrap_round(stage: Any) -> N
     failed("dtype for return value #0: Expected: int32, Actual: int64", wraps)
 
 
-@pytest.mark.parametrize("layout", [helpers.EAGER, helpers.JIT, helpers.MESH], ids=helpers.named)
-def test_arguments_are_the_callbacks_own(layout: helpers.Layout) -> None:
-    """Writable, kept for ever, and what it returns may be changed after it was handed over."""
-    kept, results = [], []
-
-    def host(x: Any) -> Any:
-        assert type(x) is np.ndarray, f"a callback gets NumPy arrays, got {type(x)}"
-        kept.append((x, x.copy()))
-        results.append(x + 1)
-        x += 100
-        return results[-1]
-
-    compiled = layout.compile(lambda x: (hcb.pure_callback(host, like(x), x), x * 2))
-    outs = [jax.block_until_ready(compiled([X + n])) for n in range(3)]
-    for result in results:
-        result[...] = -1
-    for n, out in enumerate(outs):
-        helpers.equal(jax.tree.map(np.asarray, out), (X + n + 1, (X + n) * 2), f"run {n}")
-        helpers.equal(kept[n][0], X + n + 100, f"argument that run {n} kept")
-
-
 def custom_derivatives(x: Any, f: Any) -> Any:
     one, two = jax.custom_jvp(f), jax.custom_vjp(f)
     one.defjvp(lambda primals, tangents: (f(*primals), tangents[0]))

@@ -63,7 +63,7 @@ def test_a_blocked_device_does_not_block_the_others(devices: list[jax.Device]) -
 
 @pytest.mark.contract("H11")
 @pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
-@pytest.mark.parametrize("kind", ["tap", "call", "call_no_result"])
+@pytest.mark.parametrize("kind", ["tap", "call", "call_no_result", "pure_callback"])
 def test_operands_are_the_callbacks_own(kind: str, layout: helpers.Layout) -> None:
     """Overwriting the received values changes nothing on the device, and what was kept stays as it was."""
     kept: list[tuple[np.ndarray, np.ndarray]] = []
@@ -73,13 +73,15 @@ def test_operands_are_the_callbacks_own(kind: str, layout: helpers.Layout) -> No
         arg[...] = -1  # raises where the array is read-only
         # Both at once: other devices call in other threads.
         kept.append((copy, arg))
-        return None if kind != "call" else np.float32(0)
+        return np.float32(0) if kind in ("call", "pure_callback") else None
 
     def program(x):
         if kind == "tap":
             y = hcb.id_tap(function, x)
         elif kind == "call":
             y = x + hcb.call(function, x, result_shape=1.0)
+        elif kind == "pure_callback":
+            y = x + hcb.pure_callback(function, jax.ShapeDtypeStruct((), np.float32), x)
         else:
             hcb.call(function, x)
             y = x

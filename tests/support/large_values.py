@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import threading
@@ -35,6 +36,19 @@ def nothing_is_left() -> Iterator[None]:
     assert owners.mapped() == (before - ready, 0)
     for queue in queues.all():
         assert queue.ring is None or queue.ring.counters.in_blocks == queue.ring.counters.bytes == 0
+
+
+@contextlib.contextmanager
+def queue_budget(nbytes: int) -> Iterator[None]:
+    """The budget of each queue, until all that the block has tapped has run."""
+    name = "jax_host_callback_max_queue_byte_size"
+    hcb.barrier_wait()
+    jax.config.update(name, nbytes)
+    try:
+        yield
+    finally:
+        hcb.barrier_wait()
+        jax.config.update(name, None)
 
 
 def accepted(device: Any) -> int:

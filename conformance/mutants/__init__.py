@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from . import (
+from . import (  # noqa: F401 - each makes its mutants
     failures,
     multiplicity,
     operands,
@@ -20,19 +20,7 @@ from . import (
     surroundings,
     transformations,
 )
-from .mutant import Mutant
-
-MUTANTS: tuple[Mutant, ...] = (
-    *multiplicity.MUTANTS,
-    *order.MUTANTS,
-    *operands.MUTANTS,
-    *transformations.MUTANTS,
-    *results.MUTANTS,
-    *failures.MUTANTS,
-    *outside.MUTANTS,
-    *processes.MUTANTS,
-    *surroundings.MUTANTS,
-)
+from .mutant import MUTANTS as MUTANTS
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from .mutant import Library, Names
+from .mutant import Library, Names, Plant
 
 HostFault: TypeAlias = Callable[..., Any]
 """Called with the user's function and with that function's arguments."""
@@ -28,6 +28,15 @@ class Surrounded:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self.case(self.function, *arguments, **options)
+
+
+def around(*names: str) -> Callable[[HostFault], Plant]:
+    """Make a function that breaks a library of one that is called around each user's function."""
+
+    def planted(case: HostFault) -> Plant:
+        return functools.wraps(case)(lambda library: surround(library, case, *names))
+
+    return planted
 
 
 def surround(library: Library, case: HostFault, *names: str) -> Names:

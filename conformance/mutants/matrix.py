@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..oracle.verdicts import Outcome, Verdict
-from .mutant import Mutant, Symptom
+from .mutant import Mutant, symptom_of
 
 SCHEMA_VERSION = 1
 WITNESS_LENGTH = 160
@@ -25,9 +24,11 @@ class Trial:
     kills: bool
     """Whether the cell failed, and for the right reason."""
 
-    @property
-    def kind(self) -> str:
-        return "pass" if self.outcome.verdict is Verdict.PASS else str(Symptom.of(self.outcome))
+    def __str__(self) -> str:
+        """The cell, and the reason on one short line."""
+        words = " ".join(self.outcome.reason.split())[:WITNESS_LENGTH]
+        passes = self.outcome.verdict is Verdict.PASS
+        return f"{self.cell}: {'passes' if passes else f'{symptom_of(self.outcome)}: {words}'}"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -61,7 +62,7 @@ class Row:
         return {
             "mutant": self.mutant.name,
             "case": self.mutant.case,
-            "symptoms": [str(symptom) for symptom in self.mutant.symptoms],
+            "symptoms": self.mutant.symptoms,
             "fate": self.fate,
             "trials": [trial.as_json() for trial in self.trials],
         }
@@ -117,59 +118,21 @@ class Matrix:
             "problems": self.problems,
         }
 
-    def as_markdown(self) -> str:
-        lines = [
-            "# Kill matrix",
-            "",
-            self._totals(),
-            "",
-            "| mutant | case | fate | cells |",
-            "| --- | --- | --- | --- |",
-        ]
-        for row in self.rows:
-            cells = "<br>".join(
-                f"`{trial.cell}`: {'**killed**, ' if trial.kills else ''}{_shown(trial)}" for trial in row.trials
-            )
-            lines.append(f"| `{row.mutant.name}` | {row.mutant.case} | {row.fate} | {cells} |")
-        lines += _listed("Cells that killed nothing", self.idle_cells)
-        lines += _listed("Problems", self.problems)
-        return "\n".join(lines) + "\n"
-
     def summary(self) -> str:
         width = max((len(row.mutant.name) for row in self.rows), default=0)
         lines = []
         for row in self.rows:
-            first = row.kills[0] if row.kills else None
-            said = f"{first.cell}: {_shown(first)}" if first else row.mutant.case
+            said = row.kills[0] if row.kills else row.mutant.case
             lines.append(f"{row.mutant.name.ljust(width)}  {len(row.kills)}/{len(row.trials)}  {said}")
         for row in self.survivors:
             lines.append(f"{row.fate.upper()}: {row.mutant.name}: {row.mutant.case}")
-            lines += [f"    {trial.cell}: {_shown(trial)}" for trial in row.trials]
+            lines += [f"    {trial}" for trial in row.trials]
         lines += [f"KILLS NOTHING: {cell}" for cell in self.idle_cells]
         lines += [f"PROBLEM: {problem}" for problem in self.problems]
-        return "\n".join([*lines, "", self._totals()])
+        killed = len(self.rows) - len(self.survivors)
+        trials = sum(len(row.trials) for row in self.rows)
+        lines += ["", f"{killed} of {len(self.rows)} mutants killed for the right reason, {trials} trials,"]
+        return "\n".join(lines) + f" {len(self.control)} different cells, {self.seconds:.0f} s"
 
     def write(self, folder: Path) -> None:
         (folder / "mutants.json").write_text(json.dumps(self.as_json(), indent=1) + "\n")
-        (folder / "mutants.md").write_text(self.as_markdown())
-
-    def _totals(self) -> str:
-        killed = len(self.rows) - len(self.survivors)
-        trials = sum(len(row.trials) for row in self.rows)
-        return (
-            f"{killed} of {len(self.rows)} mutants killed for the right reason, {trials} trials,"
-            f" {len(self.control)} different cells, {self.seconds:.0f} s"
-        )
-
-
-def _shown(trial: Trial) -> str:
-    """The reason on one short line, fit for a table."""
-    if trial.outcome.verdict is Verdict.PASS:
-        return "passes"
-    words = " ".join(trial.outcome.reason.split()).replace("|", "\\|")[:WITNESS_LENGTH]
-    return f"{trial.kind}: {words}"
-
-
-def _listed(title: str, items: Iterable[str]) -> list[str]:
-    listed = [f"- `{item}`" for item in items]
-    return ["", f"## {title}", "", *(listed or ["None."])]

@@ -9,14 +9,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.verdicts import Stage
-from .host_functions import surround
-from .mutant import Library, Mutant, Names, at
+from .host_functions import around, surround
+from .mutant import Library, Names, mutant
 
 ONE_IN = 5
 
 
-def _dropped(library: Library) -> Names:
+@mutant(
+    f"one callback in {ONE_IN} never runs",
+    "id_tap/jit/* id_tap/scan/cpu-8dev id_tap/pmap/cpu-8dev debug_callback/jit/cpu-8dev",
+    "lost at callback",
+)
+def dropped(library: Library) -> Names:
     numbers = itertools.count(1)
 
     def run(function: Any, *arguments: Any, **options: Any) -> None:
@@ -26,7 +30,12 @@ def _dropped(library: Library) -> Names:
     return surround(library, run, "id_tap", "debug.callback")
 
 
-def _duplicated(library: Library) -> Names:
+@mutant(
+    f"one callback in {ONE_IN} runs twice",
+    "id_tap/jit/* id_tap/scan/cpu-8dev id_tap/pmap/cpu-8dev debug_callback/jit/cpu-8dev",
+    "duplicate at callback",
+)
+def duplicated(library: Library) -> Names:
     numbers = itertools.count(1)
 
     def run(function: Any, *arguments: Any, **options: Any) -> None:
@@ -37,7 +46,12 @@ def _duplicated(library: Library) -> Names:
     return surround(library, run, "id_tap", "debug.callback")
 
 
-def _remembered(library: Library) -> Names:
+@mutant(
+    "a function is not called again with an operand that it has been called with",
+    "id_tap/case.equal_operands.* call/case.equal_operands.* io_*/case.equal_operands.*",
+    "lost at callback",
+)
+def remembered(library: Library) -> Names:
     results: dict[Any, Any] = {}
 
     def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
@@ -49,30 +63,51 @@ def _remembered(library: Library) -> Names:
     return surround(library, run, "id_tap", "call", "io_callback", "debug.callback")
 
 
-def _io_twice(library: Library) -> Names:
-    def run(function: Any, *arguments: Any) -> Any:
-        function(*arguments)
-        return function(*arguments)
+@mutant(
+    "an io_callback's function is called twice",
+    "io_callback/jit/cpu-8dev io_callback_ordered/scan/cpu-8dev io_callback/table.guaranteed/cpu-8dev",
+    "duplicate at callback",
+)
+@around("io_callback")
+def io_twice(function: Any, *arguments: Any) -> Any:
+    function(*arguments)
+    return function(*arguments)
 
-    return surround(library, run, "io_callback")
 
-
-def _pure_when_unused(library: Library) -> Names:
+@mutant(
+    "a pure callback is called though nobody uses its result",
+    "pure_callback/jit/cpu-8dev pure_callback/scan/cpu-8dev",
+    "unexpected at callback",
+)
+def pure_when_unused(library: Library) -> Names:
     def pure_callback(function: Any, wanted: Any, *arguments: Any, vmap_method: Any = None, **options: Any) -> Any:
         return library.io_callback(function, wanted, *arguments, **options)
 
     return {"pure_callback": pure_callback}
 
 
-def _lost_in_differentiated_loop(library: Library) -> Names:
-    def io_callback(*arguments: Any, **options: Any) -> Any:
-        # JAX loses its own callback in this case only.
-        return jax.experimental.io_callback(*arguments, **options)
+@mutant(
+    "a callback in a scan or fori_loop whose result is not used is lost under grad",
+    "io_callback/grad.scan.detached/cpu-8dev io_callback/grad.fori.detached/cpu-8dev",
+    "lost at callback",
+)
+@mutant(
+    "a callback on a tangent is dropped by grad, which should refuse it",
+    "io_callback*/case.called_with_tangents.*",
+    "accepted at trace",
+    name="dropped_in_rule",
+)
+def lost_in_differentiated_loop(_: Library) -> Names:
+    # JAX loses its own callback in this case only.
+    return {"io_callback": jax.experimental.io_callback}
 
-    return {"io_callback": io_callback}
 
-
-def _not_recomputed(library: Library) -> Names:
+@mutant(
+    "what a checkpoint runs a second time does not call back",
+    "id_tap/grad.remat/cpu-8dev id_tap/jit.grad.remat/cpu-8dev",
+    "lost at callback",
+)
+def not_recomputed(library: Library) -> Names:
     seen: set[Any] = set()
     lock = threading.Lock()
 
@@ -92,7 +127,12 @@ def _not_recomputed(library: Library) -> Names:
     return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
 
 
-def _lost_in_condition(library: Library) -> Names:
+@mutant(
+    "callbacks in a loop's condition do not run",
+    "id_tap/while_cond/cpu-8dev id_tap/vmap.while_cond/cpu-8dev",
+    "lost at callback",
+)
+def lost_in_condition(library: Library) -> Names:
     conditions: list[None] = []
     while_loop = jax.lax.while_loop
 
@@ -116,90 +156,12 @@ def _lost_in_condition(library: Library) -> Names:
     return {"id_tap": id_tap}
 
 
-def _out_of_the_loop(library: Library) -> Names:
-    def debug_callback(*arguments: Any, **options: Any) -> Any:
-        # JAX moves its own callbacks out of a differentiated loop.
-        return jax.debug.callback(*arguments, **options)
-
-    return {**_lost_in_differentiated_loop(library), "debug.callback": debug_callback}
-
-
-_LOST = at(Stage.CALLBACK, "lost")
-_DUPLICATE = at(Stage.CALLBACK, "duplicate")
-
-MUTANTS = (
-    Mutant(
-        "dropped",
-        f"one callback in {ONE_IN} never runs",
-        _dropped,
-        ("id_tap/jit/*", "id_tap/scan/cpu-8dev", "id_tap/pmap/cpu-8dev", "debug_callback/jit/cpu-8dev"),
-        _LOST,
-    ),
-    Mutant(
-        "duplicated",
-        f"one callback in {ONE_IN} runs twice",
-        _duplicated,
-        ("id_tap/jit/*", "id_tap/scan/cpu-8dev", "id_tap/pmap/cpu-8dev", "debug_callback/jit/cpu-8dev"),
-        _DUPLICATE,
-    ),
-    Mutant(
-        "remembered",
-        "a function is not called again with an operand that it has been called with",
-        _remembered,
-        ("id_tap/case.equal_operands.*", "call/case.equal_operands.*", "io_*/case.equal_operands.*"),
-        _LOST,
-    ),
-    Mutant(
-        "io_twice",
-        "an io_callback's function is called twice",
-        _io_twice,
-        ("io_callback/jit/cpu-8dev", "io_callback_ordered/scan/cpu-8dev", "io_callback/table.guaranteed/cpu-8dev"),
-        _DUPLICATE,
-    ),
-    Mutant(
-        "pure_when_unused",
-        "a pure callback is called though nobody uses its result",
-        _pure_when_unused,
-        ("pure_callback/jit/cpu-8dev", "pure_callback/scan/cpu-8dev"),
-        at(Stage.CALLBACK, "unexpected"),
-    ),
-    Mutant(
-        "lost_in_differentiated_loop",
-        "a callback in a scan or fori_loop whose result is not used is lost under grad",
-        _lost_in_differentiated_loop,
-        ("io_callback/grad.scan.detached/cpu-8dev", "io_callback/grad.fori.detached/cpu-8dev"),
-        _LOST,
-    ),
-    Mutant(
-        "out_of_the_loop",
-        "a callback without operands runs once before a differentiated loop, and not in its steps",
-        _out_of_the_loop,
-        (
-            "io_callback*/case.scan_without_operands.*",
-            "debug_callback*/case.scan_without_operands.*",
-            "io_callback*/case.beside_derivatives.*",
-        ),
-        at(Stage.CALLBACK, "wrong count"),
-    ),
-    Mutant(
-        "dropped_in_rule",
-        "a callback on a tangent is dropped by grad, which should refuse it",
-        _lost_in_differentiated_loop,
-        ("io_callback*/case.called_with_tangents.*",),
-        at(Stage.TRACE, "accepted"),
-    ),
-    Mutant(
-        "not_recomputed",
-        "what a checkpoint runs a second time does not call back",
-        _not_recomputed,
-        ("id_tap/grad.remat/cpu-8dev", "id_tap/jit.grad.remat/cpu-8dev"),
-        _LOST,
-    ),
-    Mutant(
-        "lost_in_condition",
-        "callbacks in a loop's condition do not run",
-        _lost_in_condition,
-        ("id_tap/while_cond/cpu-8dev", "id_tap/vmap.while_cond/cpu-8dev"),
-        _LOST,
-    ),
+@mutant(
+    "a callback without operands runs once before a differentiated loop, and not in its steps",
+    "io_callback*/case.scan_without_operands.* debug_callback*/case.scan_without_operands.* "
+    "io_callback*/case.beside_derivatives.*",
+    "wrong count at callback",
 )
+def out_of_the_loop(_: Library) -> Names:
+    # JAX moves its own callbacks out of a differentiated loop.
+    return {"io_callback": jax.experimental.io_callback, "debug.callback": jax.debug.callback}

@@ -5,11 +5,12 @@ This module imports neither JAX nor an implementation: the process that plans an
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from ..oracle.verdicts import Outcome, Stage, Verdict
+from ..oracle.verdicts import Outcome, Verdict
 
 Library: TypeAlias = Any
 """A module, or another object, with the public names of hostcb."""
@@ -17,25 +18,19 @@ Library: TypeAlias = Any
 Names: TypeAlias = Mapping[str, Any]
 """Replacements by public name, for example `id_tap` or `debug.callback`."""
 
+Plant: TypeAlias = Callable[[Library], Names]
+"""Takes a library that works, and returns the replacements that break it."""
 
-@dataclass(frozen=True)
-class Symptom:
-    kind: str
-    """The kind of the first anomaly; or a verdict, `hang` or `crash`, if the process itself is the evidence."""
-    stage: Stage | None = None
-    words: str = ""
-    """Text that the witness must have, if the kind could also have another cause."""
+Planting = TypeVar("Planting", bound=Callable[..., Names])
 
-    @staticmethod
-    def of(outcome: Outcome) -> Symptom:
-        return Symptom(outcome.anomaly or outcome.verdict.value, outcome.stage)
 
-    def is_of(self, outcome: Outcome) -> bool:
-        found = Symptom.of(outcome)
-        return (self.kind, self.stage) == (found.kind, found.stage) and self.words in outcome.reason
+def symptom_of(outcome: Outcome) -> str:
+    """`lost at callback`: the kind of the first anomaly, and its stage.
 
-    def __str__(self) -> str:
-        return f"{self.kind} at {self.stage.value}" if self.stage else self.kind
+    The verdict, `hang` or `crash`, is the kind if the process itself is the evidence.
+    """
+    kind = outcome.anomaly or outcome.verdict.value
+    return f"{kind} at {outcome.stage.value}" if outcome.stage else kind
 
 
 @dataclass(frozen=True)
@@ -43,12 +38,13 @@ class Mutant:
     name: str
     case: str
     """The case, in one sentence."""
-    plant: Callable[[Library], Names]
-    """Takes a library that works, and returns the replacements that break it."""
+    plant: Plant
     cells: tuple[str, ...]
     """The planned cells that must kill the mutant, as globs of callback/program/topology."""
-    symptoms: tuple[Symptom, ...]
-    """The symptoms that count as a kill."""
+    symptoms: tuple[str, ...]
+    """The symptoms that count as a kill, as globs."""
+    words: str = ""
+    """Text that the witness must have, if the symptom could also have another cause."""
     home: str = __package__
     """The module that has the implementation under the mutant's name."""
 
@@ -58,9 +54,21 @@ class Mutant:
         return f"{self.home}:{self.name}"
 
     def killed_by(self, outcome: Outcome) -> bool:
-        return outcome.verdict is not Verdict.PASS and any(symptom.is_of(outcome) for symptom in self.symptoms)
+        found = any(fnmatch.fnmatchcase(symptom_of(outcome), symptom) for symptom in self.symptoms)
+        return found and outcome.verdict is not Verdict.PASS and self.words in outcome.reason
 
 
-def at(stage: Stage, *kinds: str, words: str = "") -> tuple[Symptom, ...]:
-    """Anomalies of one stage."""
-    return tuple(Symptom(kind, stage, words) for kind in kinds)
+MUTANTS: list[Mutant] = []
+
+
+def mutant(
+    case: str, cells: str, symptoms: str, *, words: str = "", name: str | None = None
+) -> Callable[[Planting], Planting]:
+    """Make a mutant of the function that plants it, by whose name it is called. The cells have spaces between them."""
+
+    def made(plant: Planting) -> Planting:
+        named = name or plant.__name__
+        MUTANTS.append(Mutant(named, case, plant, tuple(cells.split()), tuple(symptoms.split(", ")), words))
+        return plant
+
+    return made

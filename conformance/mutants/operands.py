@@ -8,12 +8,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.verdicts import Stage
-from .host_functions import surround
-from .mutant import Library, Mutant, Names, at
+from .host_functions import around, surround
+from .mutant import Library, Names, mutant
+
+SEVERAL_KIB = 4096
+OF_SEVERAL_KIB = " ".join(
+    f"{name}/jit+float32-large-one/cpu-8dev"
+    for name in ("id_tap", "call", "pure_callback", "io_callback", "io_callback_ordered", "debug_callback")
+)
+ARRAYS_GIVEN = ("id_tap", "call", "pure_callback", "io_callback", "debug.callback")
 
 
-def _stale_operand(library: Library) -> Names:
+@mutant(
+    "a callback is given what it was given the time before",
+    "id_tap/jit/cpu-8dev id_tap/scan/cpu-8dev",
+    "stale operand at callback",
+)
+def stale_operand(library: Library) -> Names:
     previous: dict[Any, Any] = {}
 
     def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> None:
@@ -24,7 +35,13 @@ def _stale_operand(library: Library) -> Names:
     return surround(library, run, "id_tap")
 
 
-def _shared_buffer(library: Library) -> Names:
+@mutant(
+    "all callbacks are given one buffer, which is written anew for each",
+    "id_tap/jit/cpu-8dev id_tap/scan/cpu-8dev io_callback_ordered/scan/cpu-8dev "
+    "io_callback/case.keeps_its_operand.jit/cpu-8dev io_callback/case.donated.jit/cpu-8dev",
+    "torn operand at callback",
+)
+def shared_buffer(library: Library) -> Names:
     buffers: dict[Any, Any] = {}
     lock = threading.Lock()
 
@@ -39,7 +56,12 @@ def _shared_buffer(library: Library) -> Names:
     return surround(library, run, "id_tap", "io_callback")
 
 
-def _large_lent(library: Library) -> Names:
+@mutant(
+    "operands of 1 MiB and more lie in memory that is used again while a callback keeps them",
+    "id_tap/case.keeps_large_operands.jit/* call/case.keeps_large_operands.jit/*",
+    "torn operand at callback",
+)
+def large_lent(library: Library) -> Names:
     memory: dict[int, Any] = {}
     lock = threading.Lock()
 
@@ -57,7 +79,12 @@ def _large_lent(library: Library) -> Names:
     return surround(library, run, "id_tap", "call", "pure_callback", "io_callback", "debug.callback")
 
 
-def _wrong_at_the_end(library: Library) -> Names:
+@mutant(
+    "the last element of an operand of several KiB is another one",
+    OF_SEVERAL_KIB,
+    "wrong operand at callback",
+)
+def wrong_at_the_end(library: Library) -> Names:
     def changed(leaf: Any) -> Any:
         array = np.array(leaf)
         if array.nbytes >= SEVERAL_KIB:
@@ -67,14 +94,17 @@ def _wrong_at_the_end(library: Library) -> Names:
     def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
         return function(jax.tree.map(changed, operand), *arguments, **options)
 
-    return surround(library, run, *_ARRAYS_GIVEN)
+    return surround(library, run, *ARRAYS_GIVEN)
 
 
-def _zeros_without_signs(library: Library) -> Names:
-    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
-        return function(jax.tree.map(_unsigned, operand), *arguments, **options)
-
-    return surround(library, run, *_ARRAYS_GIVEN)
+@mutant(
+    "the zeros of an operand have no sign",
+    OF_SEVERAL_KIB,
+    "wrong operand at callback",
+)
+@around(*ARRAYS_GIVEN)
+def zeros_without_signs(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    return function(jax.tree.map(_unsigned, operand), *arguments, **options)
 
 
 def _unsigned(leaf: Any) -> Any:
@@ -82,7 +112,12 @@ def _unsigned(leaf: Any) -> Any:
     return array + array.dtype.type(0) if array.dtype.kind == "f" else leaf
 
 
-def _signs_lost(library: Library) -> Names:
+@mutant(
+    "integers of less than a byte come without their signs",
+    "id_tap/case.dtypes.* id_tap/case.odd_lengths.jit/* call/case.dtypes.* io_callback/case.dtypes.*",
+    "wrong operand at callback",
+)
+def signs_lost(library: Library) -> Names:
     masks = {"int2": 0b11, "int4": 0b1111}
 
     def unsigned(leaf: Any) -> Any:
@@ -96,7 +131,12 @@ def _signs_lost(library: Library) -> Names:
     return surround(library, run, "id_tap", "call", "io_callback")
 
 
-def _keys_refused(library: Library) -> Names:
+@mutant(
+    "a typed key cannot be an operand",
+    "id_tap/case.typed_keys.* id_tap/case.keys_on_a_mesh.* call*/case.typed_keys.*",
+    "error at trace",
+)
+def keys_refused(library: Library) -> Names:
     def refusing(name: str) -> Any:
         def callback(function: Any, operand: Any, **options: Any) -> Any:
             if any(
@@ -110,137 +150,34 @@ def _keys_refused(library: Library) -> Names:
     return {name: refusing(name) for name in ("id_tap", "call")}
 
 
-def _rounded(library: Library) -> Names:
-    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> None:
-        function(operand.astype(np.float16).astype(np.float32) * np.float32(1.001), *arguments, **options)
-
-    return surround(library, run, "id_tap")
-
-
-def _only_float32(library: Library) -> Names:
-    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
-        narrowed = jax.tree.map(lambda leaf: leaf.real.astype(np.float32), operand)
-        result = function(narrowed, *arguments, **options)
-        return None if result is None else jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), result, operand)
-
-    return surround(library, run, "id_tap", "call")
+@mutant("operands lose precision on their way", "id_tap/jit/cpu-8dev id_tap/scan/cpu-8dev", "wrong operand at callback")
+@around("id_tap")
+def rounded(function: Any, operand: Any, *arguments: Any, **options: Any) -> None:
+    function(operand.astype(np.float16).astype(np.float32) * np.float32(1.001), *arguments, **options)
 
 
-def _empty_lost(library: Library) -> Names:
-    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
-        if any(leaf.size for leaf in jax.tree.leaves(operand)):
-            return function(operand, *arguments, **options)
-        return operand
-
-    return surround(library, run, "id_tap", "call")
-
-
-def _flattened(library: Library) -> Names:
-    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
-        leaves = jax.tree.leaves(operand)
-        return function(leaves[0] if len(leaves) == 1 else tuple(leaves), *arguments, **options)
-
-    return surround(library, run, "id_tap", "call")
+@mutant("all operands become float32", "id_tap/case.dtypes.* call/case.dtypes.*", "wrong operand at callback")
+@around("id_tap", "call")
+def only_float32(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    narrowed = jax.tree.map(lambda leaf: leaf.real.astype(np.float32), operand)
+    result = function(narrowed, *arguments, **options)
+    return None if result is None else jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), result, operand)
 
 
-SEVERAL_KIB = 4096
-_ARRAYS_GIVEN = ("id_tap", "call", "pure_callback", "io_callback", "debug.callback")
-_SEVERAL_KIB = tuple(
-    f"{name}/jit+float32-large-one/cpu-8dev"
-    for name in ("id_tap", "call", "pure_callback", "io_callback", "io_callback_ordered", "debug_callback")
+@mutant("what has no elements is not handed over", "id_tap/case.empty_batches.jit/cpu-8dev", "wrong count at callback")
+@around("id_tap", "call")
+def empty_lost(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    if any(leaf.size for leaf in jax.tree.leaves(operand)):
+        return function(operand, *arguments, **options)
+    return operand
+
+
+@mutant(
+    "callbacks are given the leaves of its operand, and not their tree",
+    "id_tap/case.same_function_of_other_operands.jit/* call/case.same_function_of_other_operands.jit/*",
+    "mistaken at callback",
 )
-
-_OF_ONE_OPERAND = ("id_tap/jit/cpu-8dev", "id_tap/scan/cpu-8dev")
-
-MUTANTS = (
-    Mutant(
-        "stale_operand",
-        "a callback is given what it was given the time before",
-        _stale_operand,
-        _OF_ONE_OPERAND,
-        at(Stage.CALLBACK, "stale operand"),
-    ),
-    Mutant(
-        "shared_buffer",
-        "all callbacks are given one buffer, which is written anew for each",
-        _shared_buffer,
-        (
-            *_OF_ONE_OPERAND,
-            "io_callback_ordered/scan/cpu-8dev",
-            "io_callback/case.keeps_its_operand.jit/cpu-8dev",
-            "io_callback/case.donated.jit/cpu-8dev",
-        ),
-        at(Stage.CALLBACK, "torn operand"),
-    ),
-    Mutant(
-        "large_lent",
-        "operands of 1 MiB and more lie in memory that is used again while a callback keeps them",
-        _large_lent,
-        (
-            "id_tap/case.keeps_large_operands.jit/*",
-            "call/case.keeps_large_operands.jit/*",
-        ),
-        at(Stage.CALLBACK, "torn operand"),
-    ),
-    Mutant(
-        "wrong_at_the_end",
-        "the last element of an operand of several KiB is another one",
-        _wrong_at_the_end,
-        _SEVERAL_KIB,
-        at(Stage.CALLBACK, "wrong operand"),
-    ),
-    Mutant(
-        "zeros_without_signs",
-        "the zeros of an operand have no sign",
-        _zeros_without_signs,
-        _SEVERAL_KIB,
-        at(Stage.CALLBACK, "wrong operand"),
-    ),
-    Mutant(
-        "signs_lost",
-        "integers of less than a byte come without their signs",
-        _signs_lost,
-        (
-            "id_tap/case.dtypes.*",
-            "id_tap/case.odd_lengths.jit/*",
-            "call/case.dtypes.*",
-            "io_callback/case.dtypes.*",
-        ),
-        at(Stage.CALLBACK, "wrong operand"),
-    ),
-    Mutant(
-        "keys_refused",
-        "a typed key cannot be an operand",
-        _keys_refused,
-        ("id_tap/case.typed_keys.*", "id_tap/case.keys_on_a_mesh.*", "call*/case.typed_keys.*"),
-        at(Stage.TRACE, "error"),
-    ),
-    Mutant(
-        "rounded",
-        "operands lose precision on their way",
-        _rounded,
-        _OF_ONE_OPERAND,
-        at(Stage.CALLBACK, "wrong operand"),
-    ),
-    Mutant(
-        "only_float32",
-        "all operands become float32",
-        _only_float32,
-        ("id_tap/case.dtypes.*", "call/case.dtypes.*"),
-        at(Stage.CALLBACK, "wrong operand"),
-    ),
-    Mutant(
-        "empty_lost",
-        "what has no elements is not handed over",
-        _empty_lost,
-        ("id_tap/case.empty_batches.jit/cpu-8dev",),
-        at(Stage.CALLBACK, "wrong count"),
-    ),
-    Mutant(
-        "flattened",
-        "callbacks are given the leaves of its operand, and not their tree",
-        _flattened,
-        ("id_tap/case.same_function_of_other_operands.jit/*", "call/case.same_function_of_other_operands.jit/*"),
-        at(Stage.CALLBACK, "mistaken"),
-    ),
-)
+@around("id_tap", "call")
+def flattened(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    leaves = jax.tree.leaves(operand)
+    return function(leaves[0] if len(leaves) == 1 else tuple(leaves), *arguments, **options)

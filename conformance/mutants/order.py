@@ -11,14 +11,18 @@ from typing import Any
 
 import jax
 
-from ..oracle.verdicts import Stage
-from .host_functions import surround
-from .mutant import Library, Mutant, Names, at
+from .host_functions import around, surround
+from .mutant import Library, Names, mutant
 
 LATE_SECONDS = 0.2
 
 
-def _neighbours_swapped(library: Library) -> Names:
+@mutant(
+    "of two callbacks the second runs first",
+    "id_tap/jit/cpu-* id_tap/scan/cpu-8dev id_tap/cond/cpu-8dev debug_callback_ordered/jit/cpu-8dev",
+    "order at callback",
+)
+def neighbours_swapped(library: Library) -> Names:
     held: deque[Any] = deque()
     lock = threading.Lock()
 
@@ -40,7 +44,12 @@ def _neighbours_swapped(library: Library) -> Names:
     return {**surround(library, run, "id_tap", "debug.callback"), "barrier_wait": barrier_wait}
 
 
-def _devices_swapped(library: Library) -> Names:
+@mutant(
+    "two devices are given each other's operands",
+    "id_tap_device/pmap/cpu-8dev id_tap_device/shard_map/cpu-8dev",
+    "wrong device at callback",
+)
+def devices_swapped(library: Library) -> Names:
     held: list[Any] = []
 
     def run(function: Any, operand: Any, transforms: Any, device: Any = None) -> None:
@@ -66,7 +75,13 @@ def _devices_swapped(library: Library) -> Names:
     return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
 
 
-def _ordered_as_unordered(library: Library) -> Names:
+@mutant(
+    "nothing holds ordered callbacks in their order",
+    "io_callback_ordered/scan/cpu-8dev io_callback_ordered/fori/cpu-8dev "
+    "io_callback_ordered/vmap/cpu-8dev id_tap/scan/cpu-8dev",
+    "order at callback, not refused at trace",
+)
+def ordered_as_unordered(library: Library) -> Names:
     def io_callback(*arguments: Any, ordered: bool = False, **options: Any) -> Any:
         return library.io_callback(*arguments, **options)
 
@@ -77,7 +92,12 @@ def _ordered_as_unordered(library: Library) -> Names:
     return {"io_callback": io_callback, "id_tap": id_tap}
 
 
-def _all_at_once(library: Library) -> Names:
+@mutant(
+    "every callback has a thread of its own",
+    "id_tap/jit/cpu-8dev id_tap/scan/cpu-8dev",
+    "order at callback, overlap at callback",
+)
+def all_at_once(library: Library) -> Names:
     threads: list[threading.Thread] = []
 
     def run(function: Any, *arguments: Any, **options: Any) -> None:
@@ -97,7 +117,12 @@ def _all_at_once(library: Library) -> Names:
     return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
 
 
-def _overlapping(library: Library) -> Names:
+@mutant(
+    "callbacks begin in order, and none waits for the one before to end",
+    "id_tap/case.starts_programs_below_many.pmap/cpu-8dev",
+    "overlap at callback",
+)
+def overlapping(library: Library) -> Names:
     threads: list[threading.Thread] = []
 
     def run(function: Any, *arguments: Any, **options: Any) -> None:
@@ -119,22 +144,35 @@ def _overlapping(library: Library) -> Names:
     return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
 
 
-def _first_device_received(library: Library) -> Names:
-    def run(function: Any, *arguments: Any, device: Any = None) -> Any:
-        received = {} if device is None else {"device": jax.devices()[0]}
-        return function(*arguments, **received)
+@mutant(
+    "callbacks receive the first device, on whichever they run",
+    "id_tap_device/pmap/cpu-8dev call_device/shard_map/cpu-8dev",
+    "wrong device at callback",
+)
+@around("id_tap", "call")
+def first_device_received(function: Any, *arguments: Any, device: Any = None) -> Any:
+    received = {} if device is None else {"device": jax.devices()[0]}
+    return function(*arguments, **received)
 
-    return surround(library, run, "id_tap", "call")
 
-
-def _device_index_ignored(library: Library) -> Names:
+@mutant(
+    "the first device of a mesh calls back, whichever was asked for",
+    "id_tap_device_index/pjit/cpu-8dev id_tap_device_index/pjit.scan/cpu-8dev",
+    "wrong device at callback",
+)
+def device_index_ignored(library: Library) -> Names:
     def id_tap(function: Any, operand: Any, *, device_index: int = 0, **options: Any) -> Any:
         return library.id_tap(function, operand, **options)
 
     return {"id_tap": id_tap}
 
 
-def _late(library: Library) -> Names:
+@mutant(
+    "callbacks run a while after the barrier has returned",
+    "id_tap/jit/cpu-8dev id_tap/pmap/cpu-8dev debug_callback/jit/cpu-8dev",
+    "early barrier at barrier",
+)
+def late(library: Library) -> Names:
     waiting: queue.Queue[Any] = queue.Queue()
 
     def deliver() -> None:
@@ -151,96 +189,16 @@ def _late(library: Library) -> Names:
     return surround(library, run, "id_tap", "debug.callback")
 
 
-def _early_barrier(library: Library) -> Names:
+@mutant("the barrier does not wait", "id_tap/case.barrier_covers.*", "early barrier at barrier")
+def early_barrier(library: Library) -> Names:
     return {"barrier_wait": lambda: None}
 
 
-def _threads_on_their_own(library: Library) -> Names:
-    def io_callback(*arguments: Any, **options: Any) -> Any:
-        # JAX's own ordered callback has a separate order for each thread.
-        return jax.experimental.io_callback(*arguments, **options)
-
-    return {"io_callback": io_callback}
-
-
-_ORDER = at(Stage.CALLBACK, "order")
-_WRONG_DEVICE = at(Stage.CALLBACK, "wrong device")
-_EARLY_BARRIER = at(Stage.BARRIER, "early barrier")
-
-MUTANTS = (
-    Mutant(
-        "neighbours_swapped",
-        "of two callbacks the second runs first",
-        _neighbours_swapped,
-        ("id_tap/jit/cpu-*", "id_tap/scan/cpu-8dev", "id_tap/cond/cpu-8dev", "debug_callback_ordered/jit/cpu-8dev"),
-        _ORDER,
-    ),
-    Mutant(
-        "devices_swapped",
-        "two devices are given each other's operands",
-        _devices_swapped,
-        ("id_tap_device/pmap/cpu-8dev", "id_tap_device/shard_map/cpu-8dev"),
-        _WRONG_DEVICE,
-    ),
-    Mutant(
-        "ordered_as_unordered",
-        "nothing holds ordered callbacks in their order",
-        _ordered_as_unordered,
-        (
-            "io_callback_ordered/scan/cpu-8dev",
-            "io_callback_ordered/fori/cpu-8dev",
-            "io_callback_ordered/vmap/cpu-8dev",
-            "id_tap/scan/cpu-8dev",
-        ),
-        (*_ORDER, *at(Stage.TRACE, "not refused")),
-    ),
-    Mutant(
-        "all_at_once",
-        "every callback has a thread of its own",
-        _all_at_once,
-        ("id_tap/jit/cpu-8dev", "id_tap/scan/cpu-8dev"),
-        at(Stage.CALLBACK, "order", "overlap"),
-    ),
-    Mutant(
-        "overlapping",
-        "callbacks begin in order, and none waits for the one before to end",
-        _overlapping,
-        ("id_tap/case.starts_programs_below_many.pmap/cpu-8dev",),
-        at(Stage.CALLBACK, "overlap"),
-    ),
-    Mutant(
-        "first_device_received",
-        "callbacks receive the first device, on whichever they run",
-        _first_device_received,
-        ("id_tap_device/pmap/cpu-8dev", "call_device/shard_map/cpu-8dev"),
-        _WRONG_DEVICE,
-    ),
-    Mutant(
-        "device_index_ignored",
-        "the first device of a mesh calls back, whichever was asked for",
-        _device_index_ignored,
-        ("id_tap_device_index/pjit/cpu-8dev", "id_tap_device_index/pjit.scan/cpu-8dev"),
-        _WRONG_DEVICE,
-    ),
-    Mutant(
-        "threads_on_their_own",
-        "a program does not wait for one that another thread has started before",
-        _threads_on_their_own,
-        ("io_callback_ordered/case.waits_for_operand.jit/cpu-8dev",),
-        _ORDER,
-    ),
-    Mutant(
-        "late",
-        "callbacks run a while after the barrier has returned",
-        _late,
-        ("id_tap/jit/cpu-8dev", "id_tap/pmap/cpu-8dev", "debug_callback/jit/cpu-8dev"),
-        _EARLY_BARRIER,
-    ),
-    Mutant(
-        "early_barrier",
-        "the barrier does not wait",
-        _early_barrier,
-        ("id_tap/case.barrier_covers.*",),
-        _EARLY_BARRIER,
-    ),
+@mutant(
+    "a program does not wait for one that another thread has started before",
+    "io_callback_ordered/case.waits_for_operand.jit/cpu-8dev",
+    "order at callback",
 )
+def threads_on_their_own(_: Library) -> Names:
+    # JAX's own ordered callback has a separate order for each thread.
+    return {"io_callback": jax.experimental.io_callback}

@@ -11,15 +11,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.verdicts import Stage
-from .host_functions import surround
-from .mutant import Library, Mutant, Names, Symptom, at
+from .host_functions import around, surround
+from .mutant import Library, Names, mutant
 
 MEETING_SECONDS = 0.5
 """The time for which a call waits for a concurrent one."""
 
 
-def _only_the_last_failure(library: Library) -> Names:
+@mutant("of several failures the barrier reports the last", "id_tap/case.several_fail.*", "wrong failures at barrier")
+def only_the_last_failure(library: Library) -> Names:
     def barrier_wait() -> None:
         try:
             library.barrier_wait()
@@ -29,18 +29,26 @@ def _only_the_last_failure(library: Library) -> Names:
     return {"barrier_wait": barrier_wait}
 
 
-def _anonymous_failure(library: Library) -> Names:
-    def run(function: Any, *arguments: Any, **options: Any) -> Any:
-        try:
-            return function(*arguments, **options)
-        except ValueError as error:
-            # The text without the part that distinguishes one device's failure from another's.
-            raise ValueError(" ".join(str(error).split()[:2])) from None
+@mutant(
+    "an error does not say which device's failure it is",
+    "io_callback/case.raises_on_one.* call/case.raises_on_one.pmap/* id_tap/case.raises_on_one.*",
+    "poor error at barrier",
+)
+@around("id_tap", "call", "io_callback")
+def anonymous_failure(function: Any, *arguments: Any, **options: Any) -> Any:
+    try:
+        return function(*arguments, **options)
+    except ValueError as error:
+        # The text without the part that distinguishes one device's failure from another's.
+        raise ValueError(" ".join(str(error).split()[:2])) from None
 
-    return surround(library, run, "id_tap", "call", "io_callback")
 
-
-def _earlier_thread_last(library: Library) -> Names:
+@mutant(
+    "what another thread started later runs before",
+    "id_tap/case.order_across_threads.pmap/cpu-8dev",
+    "order at callback",
+)
+def earlier_thread_last(library: Library) -> Names:
     held: list[Callable[[], Any]] = []
     first: list[Any] = []
     lock = threading.Lock()
@@ -61,7 +69,10 @@ def _earlier_thread_last(library: Library) -> Names:
     return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
 
 
-def _tap_waited_for(library: Library) -> Names:
+@mutant(
+    "the device waits for the function of a tap", "id_tap/case.blocks_until_released.jit/cpu-8dev", "waits at result"
+)
+def tap_waited_for(library: Library) -> Names:
     def id_tap(function: Any, operand: Any, **options: Any) -> Any:
         library.io_callback(lambda value: function(value, ()), None, operand, ordered=True)
         return operand
@@ -78,7 +89,12 @@ class _Meeting:
         self.happened = threading.Event()
 
 
-def _exchanged(library: Library) -> Names:
+@mutant(
+    "two calls that run at the same time get each other's results",
+    "call/case.blocks_until_released.pmap/cpu-8dev call/case.two_threads.*",
+    "result at result",
+)
+def exchanged(library: Library) -> Names:
     waiting: list[_Meeting] = []
     lock = threading.Lock()
 
@@ -101,7 +117,8 @@ def _exchanged(library: Library) -> Names:
     return surround(library, run, "call")
 
 
-def _exit_caught(library: Library) -> Names:
+@mutant("a callback cannot end its process", "call/case.os_exit.pmap/cpu-8dev", "crash at *")
+def exit_caught(library: Library) -> Names:
     leave, lock, inside = os._exit, threading.Lock(), [0]
 
     def enter(change: int) -> None:
@@ -122,24 +139,33 @@ def _exit_caught(library: Library) -> Names:
     return surround(library, run, "call")
 
 
-def _not_awaited_at_exit(library: Library) -> Names:
+@mutant(
+    "the interpreter ends under a pure callback that runs",
+    "pure_callback/case.running_at_exit.shard_map/* pure_callback/case.running_at_exit.pmap/*",
+    "crash at exit",
+)
+def not_awaited_at_exit(library: Library) -> Names:
     # JAX's own is not.
     return {"pure_callback": jax.pure_callback}
 
 
-def _signals_blocked(library: Library) -> Names:
-    def run(function: Any, *arguments: Any, **options: Any) -> Any:
-        # Ctrl-C while a callback runs is lost.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            return function(*arguments, **options)
-        finally:
-            signal.signal(signal.SIGINT, before)
+@mutant("Ctrl-C in a callback is lost", "call/case.signals.jit/cpu-8dev", "swallowed error at callback")
+@around("call")
+def signals_blocked(function: Any, *arguments: Any, **options: Any) -> Any:
+    # Ctrl-C while a callback runs is lost.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return function(*arguments, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
-    return surround(library, run, "call")
 
-
-def _lends_its_view(library: Library) -> Names:
+@mutant(
+    "arrays that a dlpack callback was given are views that mislead later callbacks",
+    "dlpack_callback/case.keeps_its_view.jit/cpu-8dev",
+    "misled at dispatch",
+)
+def lends_its_view(library: Library) -> Names:
     def dlpack_callback(function: Any, wanted: Any, **options: Any) -> Any:
         def filling(context: Any, out: Any, *buffers: Any) -> None:
             np.asarray(out)[...] = function(*buffers)
@@ -147,70 +173,3 @@ def _lends_its_view(library: Library) -> Names:
         return library.buffer_callback(filling, wanted)
 
     return {"dlpack_callback": dlpack_callback}
-
-
-MUTANTS = (
-    Mutant(
-        "only_the_last_failure",
-        "of several failures the barrier reports the last",
-        _only_the_last_failure,
-        ("id_tap/case.several_fail.*",),
-        at(Stage.BARRIER, "wrong failures"),
-    ),
-    Mutant(
-        "anonymous_failure",
-        "an error does not say which device's failure it is",
-        _anonymous_failure,
-        ("io_callback/case.raises_on_one.*", "call/case.raises_on_one.pmap/*", "id_tap/case.raises_on_one.*"),
-        at(Stage.BARRIER, "poor error"),
-    ),
-    Mutant(
-        "earlier_thread_last",
-        "what another thread started later runs before",
-        _earlier_thread_last,
-        ("id_tap/case.order_across_threads.pmap/cpu-8dev",),
-        at(Stage.CALLBACK, "order"),
-    ),
-    Mutant(
-        "tap_waited_for",
-        "the device waits for the function of a tap",
-        _tap_waited_for,
-        ("id_tap/case.blocks_until_released.jit/cpu-8dev",),
-        at(Stage.RESULT, "waits"),
-    ),
-    Mutant(
-        "exchanged",
-        "two calls that run at the same time get each other's results",
-        _exchanged,
-        ("call/case.blocks_until_released.pmap/cpu-8dev", "call/case.two_threads.*"),
-        at(Stage.RESULT, "result"),
-    ),
-    Mutant(
-        "exit_caught",
-        "a callback cannot end its process",
-        _exit_caught,
-        ("call/case.os_exit.pmap/cpu-8dev",),
-        tuple(Symptom("crash", stage) for stage in Stage),
-    ),
-    Mutant(
-        "not_awaited_at_exit",
-        "the interpreter ends under a pure callback that runs",
-        _not_awaited_at_exit,
-        ("pure_callback/case.running_at_exit.shard_map/*", "pure_callback/case.running_at_exit.pmap/*"),
-        at(Stage.EXIT, "crash"),
-    ),
-    Mutant(
-        "signals_blocked",
-        "Ctrl-C in a callback is lost",
-        _signals_blocked,
-        ("call/case.signals.jit/cpu-8dev",),
-        at(Stage.CALLBACK, "swallowed error"),
-    ),
-    Mutant(
-        "lends_its_view",
-        "arrays that a dlpack callback was given are views that mislead later callbacks",
-        _lends_its_view,
-        ("dlpack_callback/case.keeps_its_view.jit/cpu-8dev",),
-        at(Stage.DISPATCH, "misled"),
-    ),
-)

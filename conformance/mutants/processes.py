@@ -11,9 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.verdicts import Stage
-from .host_functions import surround
-from .mutant import Library, Mutant, Names, at
+from .host_functions import around, surround
+from .mutant import Library, Names, mutant
 
 ONE_IN = 3
 
@@ -22,7 +21,13 @@ def _in_second_process() -> bool:
     return jax.process_index() == 1
 
 
-def _lost_in_second(library: Library) -> Names:
+@mutant(
+    "the second process loses one callback in three",
+    "id_tap/shard_map/cpu-2x2 debug_callback/pmap/cpu-2x2 id_tap/jit/cpu-2x2",
+    "lost at callback",
+    words="in process 1",
+)
+def lost_in_second_process(library: Library) -> Names:
     numbers = itertools.count(1)
 
     def run(function: Any, *arguments: Any, **options: Any) -> None:
@@ -32,7 +37,13 @@ def _lost_in_second(library: Library) -> Names:
     return surround(library, run, "id_tap", "debug.callback")
 
 
-def _doubled_in_second(library: Library) -> Names:
+@mutant(
+    "the second process runs one callback in three twice",
+    "id_tap/shard_map/cpu-2x2 debug_callback/pmap/cpu-2x2 id_tap/jit/cpu-2x2",
+    "duplicate at callback",
+    words="in process 1",
+)
+def doubled_in_second_process(library: Library) -> Names:
     numbers = itertools.count(1)
 
     def run(function: Any, *arguments: Any, **options: Any) -> None:
@@ -43,17 +54,27 @@ def _doubled_in_second(library: Library) -> Names:
     return surround(library, run, "id_tap", "debug.callback")
 
 
-def _device_of_first_received(library: Library) -> Names:
-    def run(function: Any, *arguments: Any, device: Any = None) -> Any:
-        if device is not None and _in_second_process():
-            # The device of the same place in the first process, as if each process numbered its own.
-            device = jax.devices()[jax.local_devices().index(device)]
-        return function(*arguments, **({} if device is None else {"device": device}))
+@mutant(
+    "the callbacks of the second process receive the devices of the first one",
+    "id_tap_device/shard_map/cpu-2x2 call_device/pmap/cpu-2x2 id_tap_device/jit/cpu-2x2",
+    "wrong device at callback",
+    words="in process 1",
+)
+@around("id_tap", "call")
+def device_of_first_process_received(function: Any, *arguments: Any, device: Any = None) -> Any:
+    if device is not None and _in_second_process():
+        # The device of the same place in the first process, as if each process numbered its own.
+        device = jax.devices()[jax.local_devices().index(device)]
+    return function(*arguments, **({} if device is None else {"device": device}))
 
-    return surround(library, run, "id_tap", "call")
 
-
-def _swapped_in_second(library: Library) -> Names:
+@mutant(
+    "of two callbacks of the second process the second runs first",
+    "id_tap/jit/cpu-2x2",
+    "order at callback",
+    words="in process 1",
+)
+def swapped_in_second_process(library: Library) -> Names:
     held: deque[Any] = deque()
     lock = threading.Lock()
 
@@ -76,50 +97,15 @@ def _swapped_in_second(library: Library) -> Names:
     return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
 
 
-def _wrong_result_in_second(library: Library) -> Names:
-    def run(function: Any, *arguments: Any, **options: Any) -> Any:
-        result = function(*arguments, **options)
-        # No other callback has the result of this one as its operand.
-        wrong = _in_second_process() and getattr(function, "site", "last") == "last"
-        return result + np.float32(1) if wrong else result
-
-    return surround(library, run, "call")
-
-
-MUTANTS = (
-    Mutant(
-        "lost_in_second_process",
-        "the second process loses one callback in three",
-        _lost_in_second,
-        ("id_tap/shard_map/cpu-2x2", "debug_callback/pmap/cpu-2x2", "id_tap/jit/cpu-2x2"),
-        at(Stage.CALLBACK, "lost", words="in process 1"),
-    ),
-    Mutant(
-        "doubled_in_second_process",
-        "the second process runs one callback in three twice",
-        _doubled_in_second,
-        ("id_tap/shard_map/cpu-2x2", "debug_callback/pmap/cpu-2x2", "id_tap/jit/cpu-2x2"),
-        at(Stage.CALLBACK, "duplicate", words="in process 1"),
-    ),
-    Mutant(
-        "device_of_first_process_received",
-        "the callbacks of the second process receive the devices of the first one",
-        _device_of_first_received,
-        ("id_tap_device/shard_map/cpu-2x2", "call_device/pmap/cpu-2x2", "id_tap_device/jit/cpu-2x2"),
-        at(Stage.CALLBACK, "wrong device", words="in process 1"),
-    ),
-    Mutant(
-        "swapped_in_second_process",
-        "of two callbacks of the second process the second runs first",
-        _swapped_in_second,
-        ("id_tap/jit/cpu-2x2",),
-        at(Stage.CALLBACK, "order", words="in process 1"),
-    ),
-    Mutant(
-        "wrong_result_in_second_process",
-        "the last call of a program has a wrong result in the second process",
-        _wrong_result_in_second,
-        ("call/pmap/cpu-2x2", "call/jit/cpu-2x2"),
-        at(Stage.RESULT, "result", words="in process 1"),
-    ),
+@mutant(
+    "the last call of a program has a wrong result in the second process",
+    "call/pmap/cpu-2x2 call/jit/cpu-2x2",
+    "result at result",
+    words="in process 1",
 )
+@around("call")
+def wrong_result_in_second_process(function: Any, *arguments: Any, **options: Any) -> Any:
+    result = function(*arguments, **options)
+    # No other callback has the result of this one as its operand.
+    wrong = _in_second_process() and getattr(function, "site", "last") == "last"
+    return result + np.float32(1) if wrong else result

@@ -12,12 +12,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..oracle.verdicts import Stage
 from .host_functions import Surrounded, surround
-from .mutant import Library, Mutant, Names, at
+from .mutant import Library, Names, mutant
+
+WRONG_VALUE = "wrong operand at callback, result at result"
+"""A wrong result of one callback is the next one's operand."""
 
 
-def _one_result_for_all(library: Library) -> Names:
+@mutant(
+    "every device gets the result of the device that is first",
+    "call/pmap/cpu-8dev call/shard_map/cpu-8dev",
+    WRONG_VALUE,
+)
+def one_result_for_all(library: Library) -> Names:
     counts: Counter[Any] = Counter()
     results: dict[Any, Any] = {}
     lock = threading.Lock()
@@ -40,7 +47,12 @@ def _one_result_for_all(library: Library) -> Names:
     return {"call": call, "barrier_wait": barrier_wait}
 
 
-def _permuted(library: Library) -> Names:
+@mutant(
+    "the elements of a result come in another order",
+    "call/pjit/cpu-8dev call_broadcast_all/vmap/cpu-8dev",
+    WRONG_VALUE,
+)
+def permuted(library: Library) -> Names:
     return surround(library, lambda function, operand: np.flip(function(operand)), "call")
 
 
@@ -69,19 +81,33 @@ def _fitting(library: Library, fit: Callable[[Any, Any], Any]) -> Names:
     return {"call": call, "pure_callback": pure_callback, "io_callback": io_callback}
 
 
-def _unchecked_shape(library: Library) -> Names:
+@mutant("a result of a wrong shape is made to fit", "*call*/case.wrong_shape.jit/cpu-8dev", "swallowed error at result")
+def unchecked_shape(library: Library) -> Names:
     return _fitting(library, lambda result, wanted: np.resize(result, wanted.shape))
 
 
-def _unchecked_dtype(library: Library) -> Names:
+@mutant("a result of a wrong dtype is converted", "*call*/case.wrong_dtype.jit/cpu-8dev", "swallowed error at result")
+def unchecked_dtype(library: Library) -> Names:
     return _fitting(library, lambda result, wanted: result.astype(wanted.dtype))
 
 
-def _unchecked_tree(library: Library) -> Names:
+@mutant(
+    "of a tuple that nobody asked for the first item is taken",
+    "call/case.wrong_count.jit/cpu-8dev pure_callback/case.wrong_count.jit/cpu-8dev",
+    "swallowed error at result",
+)
+def unchecked_tree(library: Library) -> Names:
     return _fitting(library, lambda result, wanted: result[0] if isinstance(result, tuple) else result)
 
 
-def _results_without_signs(library: Library) -> Names:
+@mutant(
+    "the zeros of a result have no sign",
+    "call/jit+float32-large-one/cpu-8dev pure_callback/jit+float32-large-one/cpu-8dev "
+    "io_callback/jit+float32-large-one/cpu-8dev io_callback_ordered/jit+float32-large-one/cpu-8dev "
+    "buffer_callback/jit+float32-large-one/cpu-8dev",
+    WRONG_VALUE,
+)
+def results_without_signs(library: Library) -> Names:
     def run(function: Any, *arguments: Any, **options: Any) -> Any:
         # A sum of zeros of different signs has none.
         return jax.tree.map(lambda leaf: leaf + np.zeros_like(leaf), function(*arguments, **options))
@@ -98,7 +124,13 @@ def _results_without_signs(library: Library) -> Names:
     }
 
 
-def _mark_refused(library: Library) -> Names:
+@mutant(
+    "an honest int8[12345] is taken for the mark of a failure",
+    "call/case.legitimate_mark.jit/cpu-8dev",
+    "stale error at dispatch",
+    words="the program failed",
+)
+def mark_refused(library: Library) -> Names:
     def fit(result: Any, wanted: Any) -> Any:
         if result.dtype == np.int8 and result.shape == (12345,):
             raise ValueError("int8[12345]")
@@ -107,7 +139,12 @@ def _mark_refused(library: Library) -> Names:
     return _fitting(library, fit)
 
 
-def _debug_changes_result(library: Library) -> Names:
+@mutant(
+    "a debug callback is given the device's own memory, and may write there",
+    "debug_callback/case.changes_its_operand.jit/cpu-8dev",
+    "result at result",
+)
+def debug_changes_result(library: Library) -> Names:
     def callback(function: Any, operand: Any, **options: Any) -> None:
         def on_device_memory(context: Any, out: Any, buffer: Any) -> None:
             array = np.asarray(buffer)
@@ -121,7 +158,12 @@ def _debug_changes_result(library: Library) -> Names:
     return {"debug.callback": callback}
 
 
-def _tap_changes_result(library: Library) -> Names:
+@mutant(
+    "what a tap returns is not what it was given",
+    "id_tap/jit/cpu-8dev id_tap_tree/jit/cpu-8dev",
+    WRONG_VALUE,
+)
+def tap_changes_result(library: Library) -> Names:
     def id_tap(*arguments: Any, **options: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf + np.float32(1), library.id_tap(*arguments, **options))
 
@@ -139,14 +181,25 @@ class _InPieces:
             self.stream.write(line)
 
 
-def _printed_in_pieces(library: Library) -> Names:
+@mutant(
+    "a print is several writes, between which others may come",
+    "id_print/jit/cpu-8dev id_print/pmap/cpu-8dev",
+    "error at barrier",
+)
+def printed_in_pieces(library: Library) -> Names:
     def id_print(operand: Any, *, output_stream: Any, **options: Any) -> Any:
         return library.id_print(operand, output_stream=_InPieces(output_stream), **options)
 
     return {"id_print": id_print}
 
 
-def _texts_mistaken(library: Library) -> Names:
+@mutant(
+    "of two callbacks that differ in a text both show the first one's",
+    "debug_callback/case.equal_but_for_values.jit/cpu-8dev "
+    "debug_print/case.equal_but_for_values.jit/cpu-8dev id_print/case.equal_but_for_values.jit/cpu-8dev",
+    "mistaken at callback",
+)
+def texts_mistaken(library: Library) -> Names:
     texts: dict[Any, Any] = {}
 
     def first_of(name: str) -> Callable[[Any], Any]:
@@ -165,7 +218,12 @@ def _texts_mistaken(library: Library) -> Names:
     return {"debug.callback": callback, "debug.print": print_, "id_print": id_print}
 
 
-def _not_in_place(library: Library) -> Names:
+@mutant(
+    "a buffer callback writes to a copy of its result's buffer",
+    "buffer_callback/jit/cpu-8dev buffer_callback_side_effect/jit/cpu-8dev",
+    WRONG_VALUE,
+)
+def not_in_place(library: Library) -> Names:
     def buffer_callback(callback: Any, *arguments: Any, **options: Any) -> Any:
         def on_copies(context: Any, out: Any, *operands: Any) -> None:
             view = np.asarray(out)
@@ -177,112 +235,14 @@ def _not_in_place(library: Library) -> Names:
     return {"buffer_callback": buffer_callback}
 
 
-def _alias_ignored(library: Library) -> Names:
+@mutant(
+    "aliased buffers are two pieces of memory",
+    "buffer_callback_alias/jit/cpu-8dev buffer_callback_alias/vmap/cpu-8dev",
+    "error at dispatch",
+    words="are to be aliased",
+)
+def alias_ignored(library: Library) -> Names:
     def buffer_callback(*arguments: Any, input_output_aliases: Any = None, **options: Any) -> Any:
         return library.buffer_callback(*arguments, **options)
 
     return {"buffer_callback": buffer_callback}
-
-
-_SWALLOWED = at(Stage.RESULT, "swallowed error")
-# A wrong result of one callback is the next one's operand.
-_WRONG_VALUE = (*at(Stage.CALLBACK, "wrong operand"), *at(Stage.RESULT, "result"))
-
-MUTANTS = (
-    Mutant(
-        "one_result_for_all",
-        "every device gets the result of the device that is first",
-        _one_result_for_all,
-        ("call/pmap/cpu-8dev", "call/shard_map/cpu-8dev"),
-        _WRONG_VALUE,
-    ),
-    Mutant(
-        "permuted",
-        "the elements of a result come in another order",
-        _permuted,
-        ("call/pjit/cpu-8dev", "call_broadcast_all/vmap/cpu-8dev"),
-        _WRONG_VALUE,
-    ),
-    Mutant(
-        "unchecked_shape",
-        "a result of a wrong shape is made to fit",
-        _unchecked_shape,
-        ("*call*/case.wrong_shape.jit/cpu-8dev",),
-        _SWALLOWED,
-    ),
-    Mutant(
-        "unchecked_dtype",
-        "a result of a wrong dtype is converted",
-        _unchecked_dtype,
-        ("*call*/case.wrong_dtype.jit/cpu-8dev",),
-        _SWALLOWED,
-    ),
-    Mutant(
-        "unchecked_tree",
-        "of a tuple that nobody asked for the first item is taken",
-        _unchecked_tree,
-        ("call/case.wrong_count.jit/cpu-8dev", "pure_callback/case.wrong_count.jit/cpu-8dev"),
-        _SWALLOWED,
-    ),
-    Mutant(
-        "results_without_signs",
-        "the zeros of a result have no sign",
-        _results_without_signs,
-        tuple(
-            f"{name}/jit+float32-large-one/cpu-8dev"
-            for name in ("call", "pure_callback", "io_callback", "io_callback_ordered", "buffer_callback")
-        ),
-        _WRONG_VALUE,
-    ),
-    Mutant(
-        "mark_refused",
-        "an honest int8[12345] is taken for the mark of a failure",
-        _mark_refused,
-        ("call/case.legitimate_mark.jit/cpu-8dev",),
-        at(Stage.DISPATCH, "stale error", words="the program failed"),
-    ),
-    Mutant(
-        "debug_changes_result",
-        "a debug callback is given the device's own memory, and may write there",
-        _debug_changes_result,
-        ("debug_callback/case.changes_its_operand.jit/cpu-8dev",),
-        at(Stage.RESULT, "result"),
-    ),
-    Mutant(
-        "tap_changes_result",
-        "what a tap returns is not what it was given",
-        _tap_changes_result,
-        ("id_tap/jit/cpu-8dev", "id_tap_tree/jit/cpu-8dev"),
-        _WRONG_VALUE,
-    ),
-    Mutant(
-        "printed_in_pieces",
-        "a print is several writes, between which others may come",
-        _printed_in_pieces,
-        ("id_print/jit/cpu-8dev", "id_print/pmap/cpu-8dev"),
-        at(Stage.BARRIER, "error"),
-    ),
-    Mutant(
-        "texts_mistaken",
-        "of two callbacks that differ in a text both show the first one's",
-        _texts_mistaken,
-        tuple(
-            f"{name}/case.equal_but_for_values.jit/cpu-8dev" for name in ("debug_callback", "debug_print", "id_print")
-        ),
-        at(Stage.CALLBACK, "mistaken"),
-    ),
-    Mutant(
-        "not_in_place",
-        "a buffer callback writes to a copy of its result's buffer",
-        _not_in_place,
-        ("buffer_callback/jit/cpu-8dev", "buffer_callback_side_effect/jit/cpu-8dev"),
-        _WRONG_VALUE,
-    ),
-    Mutant(
-        "alias_ignored",
-        "aliased buffers are two pieces of memory",
-        _alias_ignored,
-        ("buffer_callback_alias/jit/cpu-8dev", "buffer_callback_alias/vmap/cpu-8dev"),
-        at(Stage.DISPATCH, "error", words="are to be aliased"),
-    ),
-)

@@ -6,12 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from ..oracle.verdicts import Stage
-from .host_functions import surround
-from .mutant import Library, Mutant, Names, at
+from .host_functions import around, surround
+from .mutant import Library, Names, mutant
 
 
-def _first_of_equal(library: Library) -> Names:
+@mutant(
+    "a program calls the function of an earlier program with equal HLO",
+    "id_tap/case.equal_programs_from_a_cache.jit/* id_tap/case.compiled_ahead.jit/* id_tap/case.compiled_ahead.pmap/*",
+    "wrong function at callback",
+)
+def first_of_equal(library: Library) -> Names:
     firsts: dict[Any, Any] = {}
 
     def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
@@ -21,7 +25,12 @@ def _first_of_equal(library: Library) -> Names:
     return surround(library, run, "id_tap")
 
 
-def _part_of_another(library: Library) -> Names:
+@mutant(
+    "each device gives its buffer callback the part of the device that was first",
+    "dlpack_callback/case.parts_of_buffers.shard_map/*",
+    "result at result",
+)
+def part_of_another(library: Library) -> Names:
     parts: dict[Any, Any] = {}
 
     def run(function: Any, buffer: Any) -> Any:
@@ -31,38 +40,12 @@ def _part_of_another(library: Library) -> Names:
     return surround(library, run, "dlpack_callback")
 
 
-def _again(library: Library) -> Names:
-    def run(function: Any, *arguments: Any, **options: Any) -> Any:
-        function(*arguments, **options)
-        return function(*arguments, **options)
-
-    return surround(library, run, "id_tap", "debug.callback")
-
-
-MUTANTS = (
-    Mutant(
-        "first_of_equal",
-        "a program calls the function of an earlier program with equal HLO",
-        _first_of_equal,
-        (
-            "id_tap/case.equal_programs_from_a_cache.jit/*",
-            "id_tap/case.compiled_ahead.jit/*",
-            "id_tap/case.compiled_ahead.pmap/*",
-        ),
-        at(Stage.CALLBACK, "wrong function"),
-    ),
-    Mutant(
-        "part_of_another",
-        "each device gives its buffer callback the part of the device that was first",
-        _part_of_another,
-        ("dlpack_callback/case.parts_of_buffers.shard_map/*",),
-        at(Stage.RESULT, "result"),
-    ),
-    Mutant(
-        "again",
-        "a callback in a solver, or in a shard_map over some axes, runs twice",
-        _again,
-        ("id_tap/case.in_solvers.jit/*", "debug_callback/case.partially_manual.shard_map/*"),
-        at(Stage.CALLBACK, "wrong count", "duplicate"),
-    ),
+@mutant(
+    "a callback in a solver, or in a shard_map over some axes, runs twice",
+    "id_tap/case.in_solvers.jit/* debug_callback/case.partially_manual.shard_map/*",
+    "wrong count at callback, duplicate at callback",
 )
+@around("id_tap", "debug.callback")
+def again(function: Any, *arguments: Any, **options: Any) -> Any:
+    function(*arguments, **options)
+    return function(*arguments, **options)

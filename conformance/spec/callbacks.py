@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 CONSTANT_OPERAND = 5.0
 """An operand that no transform batches: its entry in `batch_dims` is `None`."""
@@ -149,66 +150,31 @@ _CALL_REFUSES = Refusals(
 )
 
 
-def _tap(
-    name: str,
-    *promises: str,
-    function: str = "id_tap",
-    returns_new_value: bool = False,
-    receives_device: bool = False,
-    takes_tree: bool = False,
-    device_choice: DeviceChoice = DeviceChoice.FIRST,
-) -> Callback:
-    return Callback(
-        name,
-        function,
-        promises,
-        Batching.STACKED,
-        returns_new_value=returns_new_value,
-        receives_device=receives_device,
-        receives_transforms=True,
-        takes_tree=takes_tree,
-        device_choice=device_choice,
-    )
-
-
-def _call(name: str, *promises: str, returns_new_value: bool = True, receives_device: bool = False) -> Callback:
-    return Callback(
-        name,
-        "call",
-        promises,
-        Batching.REFUSED,
-        _CALL_REFUSES,
-        returns_new_value=returns_new_value,
-        receives_device=receives_device,
-    )
-
-
-def _batched_call(vmap_method: str) -> Callback:
-    return Callback(
-        f"call_{vmap_method}",
-        "call",
-        ("H8",),
-        VMAP_METHODS[vmap_method],
-        _CALL_REFUSES,
-        returns_new_value=True,
-        takes_tree=True,
-        vmap_method=vmap_method,
-    )
-
+_tap = partial(Callback, function="id_tap", batching=Batching.STACKED, receives_transforms=True)
+_call = partial(Callback, function="call", batching=Batching.REFUSED, refusals=_CALL_REFUSES)
+_LAST = DeviceChoice.LAST
 
 HOST_CALLBACKS: tuple[Callback, ...] = (
-    _tap("id_tap", "H1"),
-    _tap("id_tap_result", "H1", returns_new_value=True),
-    _tap("id_tap_device", "H1", "H9", receives_device=True),
-    _tap("id_tap_tree", "H1", "H7", takes_tree=True),
-    _tap("id_tap_device_index", "H10", receives_device=True, device_choice=DeviceChoice.LAST),
-    _tap("id_print", "H2", function="id_print"),
-    _call("call", "H3", "H8"),
-    _call("call_no_result", "H3", returns_new_value=False),
-    _call("call_device", "H3", "H9", receives_device=True),
-    _batched_call("sequential"),
-    _batched_call("sequential_unrolled"),
-    _batched_call("expand_dims"),
-    _batched_call("broadcast_all"),
+    _tap("id_tap", promises=("H1",)),
+    _tap("id_tap_result", promises=("H1",), returns_new_value=True),
+    _tap("id_tap_device", promises=("H1", "H9"), receives_device=True),
+    _tap("id_tap_tree", promises=("H1", "H7"), takes_tree=True),
+    _tap("id_tap_device_index", promises=("H10",), receives_device=True, device_choice=_LAST),
+    _tap("id_print", function="id_print", promises=("H2",)),
+    _call("call", promises=("H3", "H8"), returns_new_value=True),
+    _call("call_no_result", promises=("H3",)),
+    _call("call_device", promises=("H3", "H9"), returns_new_value=True, receives_device=True),
+    *(
+        _call(
+            f"call_{method}",
+            promises=("H8",),
+            batching=batching,
+            returns_new_value=True,
+            takes_tree=True,
+            vmap_method=method,
+        )
+        for method, batching in VMAP_METHODS.items()
+        if method
+    ),
 )
 """The callbacks of `jax.experimental.host_callback`, and hostcb's variants of them."""

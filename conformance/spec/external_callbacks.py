@@ -5,6 +5,8 @@ The promises are the same for every implementation: a promise that JAX's own cal
 
 from __future__ import annotations
 
+from functools import partial
+
 from .callbacks import HOST_CALLBACKS, VMAP_METHODS, Batching, Callback, DeviceChoice, Refusal, Refusals, Runs
 
 _TO_CUSTOM_RULES = Refusal((ValueError,), ("custom_jvp", "custom_vjp"))
@@ -35,110 +37,70 @@ _ORDERED_IO_REFUSES = Refusals(
 )
 
 
-def _pure(name: str, vmap_method: str | None = None, device_choice: DeviceChoice = DeviceChoice.FIRST) -> Callback:
-    return Callback(
-        name,
-        "pure_callback",
-        ("X2", "X5") if device_choice is DeviceChoice.LAST else ("X2",),
-        VMAP_METHODS[vmap_method],
-        _PURE_REFUSES,
-        Runs.IF_NEEDED,
-        ordered=False,
-        returns_new_value=True,
-        takes_tree=vmap_method is not None,
-        device_choice=device_choice,
-        vmap_method=vmap_method,
-    )
+_LAST = DeviceChoice.LAST
+_external = partial(Callback, ordered=False, returns_new_value=True)
+_pure = partial(_external, function="pure_callback", promises=("X2",), refusals=_PURE_REFUSES, runs=Runs.IF_NEEDED)
+_io = partial(_external, function="io_callback", batching=Batching.SEQUENTIAL, refusals=_IO_REFUSES)
+_debug = partial(Callback, function="debug.callback", promises=("X4",), batching=Batching.SEQUENTIAL, ordered=False)
+_buffers = partial(
+    _pure, function="buffer_callback", promises=("B1", "B2", "B4"), batching=Batching.REFUSED, in_place=True
+)
+_dlpack = partial(_buffers, function="dlpack_callback", promises=("D1",))
+_side_effect = partial(
+    Callback,
+    batching=Batching.SEQUENTIAL,
+    refusals=_EFFECT_REFUSES,
+    ordered=False,
+    returns_new_value=True,
+    vmap_method="sequential",
+)
+# Several ordered kinds in one program, on one device: they share one order.
+_mixture = partial(Callback, function="", batching=Batching.REFUSED, refusals=_ORDERED_IO_REFUSES)
 
-
-def _io(name: str, ordered: bool = False, device_choice: DeviceChoice = DeviceChoice.FIRST) -> Callback:
-    refusals = _ORDERED_IO_REFUSES if ordered else _IO_REFUSES
-    return Callback(
-        name,
-        "io_callback",
-        ("X3", "X5") if device_choice is DeviceChoice.LAST else ("X3",),
-        refusals.batching,
-        refusals,
-        ordered=ordered,
-        returns_new_value=True,
-        device_choice=device_choice,
-    )
-
-
-def _debug(name: str, function: str, ordered: bool = False, partitioned: bool = False) -> Callback:
-    return Callback(name, function, ("X4",), Batching.SEQUENTIAL, ordered=ordered, partitioned=partitioned)
-
-
-def _buffers(
-    name: str,
-    *promises: str,
-    function: str = "buffer_callback",
-    side_effect: bool = False,
-    vmap_method: str | None = None,
-    aliased: bool = False,
-    in_place: bool = True,
-) -> Callback:
-    return Callback(
-        name,
-        function,
-        promises,
-        VMAP_METHODS[vmap_method],
-        _EFFECT_REFUSES if side_effect else _PURE_REFUSES,
-        Runs.ONCE if side_effect else Runs.IF_NEEDED,
-        ordered=False,
-        returns_new_value=True,
-        vmap_method=vmap_method,
-        aliased=aliased,
-        in_place=in_place,
-    )
-
-
-def _mixture(name: str, *promises: str, parts: tuple[Callback, ...]) -> Callback:
-    """Several ordered kinds in one program, on one device: they share one order."""
-    return Callback(name, "", promises, Batching.REFUSED, _ORDERED_IO_REFUSES, parts=parts)
-
-
-_IO_ORDERED = _io("io_callback_ordered", ordered=True)
-_DEBUG_ORDERED = _debug("debug_callback_ordered", "debug.callback", ordered=True)
-_PRINT_ORDERED = _debug("debug_print_ordered", "debug.print", ordered=True)
+_IO_ORDERED = _io(
+    "io_callback_ordered", promises=("X3",), batching=Batching.REFUSED, refusals=_ORDERED_IO_REFUSES, ordered=True
+)
+_DEBUG_ORDERED = _debug("debug_callback_ordered", ordered=True)
+_PRINT_ORDERED = _debug("debug_print_ordered", function="debug.print", ordered=True)
 _BY_NAME = {callback.name: callback for callback in HOST_CALLBACKS}
 
 EXTERNAL_CALLBACKS: tuple[Callback, ...] = (
-    _pure("pure_callback"),
-    _pure("pure_callback_sequential", "sequential"),
-    _pure("pure_callback_sequential_unrolled", "sequential_unrolled"),
-    _pure("pure_callback_expand_dims", "expand_dims"),
-    _pure("pure_callback_broadcast_all", "broadcast_all"),
-    _pure("pure_callback_sharding", device_choice=DeviceChoice.LAST),
-    _io("io_callback"),
+    _pure("pure_callback", batching=Batching.REFUSED),
+    *(
+        _pure(f"pure_callback_{method}", batching=batching, takes_tree=True, vmap_method=method)
+        for method, batching in VMAP_METHODS.items()
+        if method
+    ),
+    _pure("pure_callback_sharding", promises=("X2", "X5"), batching=Batching.REFUSED, device_choice=_LAST),
+    _io("io_callback", promises=("X3",)),
     _IO_ORDERED,
-    _io("io_callback_sharding", device_choice=DeviceChoice.LAST),
-    _debug("debug_callback", "debug.callback"),
+    _io("io_callback_sharding", promises=("X3", "X5"), device_choice=_LAST),
+    _debug("debug_callback"),
     _DEBUG_ORDERED,
-    _debug("debug_callback_partitioned", "debug.callback", partitioned=True),
-    _debug("debug_print", "debug.print"),
+    _debug("debug_callback_partitioned", partitioned=True),
+    _debug("debug_print", function="debug.print"),
     _PRINT_ORDERED,
-    _buffers("buffer_callback", "B1", "B2", "B4"),
-    _buffers("buffer_callback_side_effect", "B1", "B4", side_effect=True, vmap_method="sequential"),
-    _buffers("buffer_callback_alias", "B3", "B4", vmap_method="broadcast_all", aliased=True),
-    _mixture("io_and_debug_ordered", "H5", "X3", "X4", parts=(_IO_ORDERED, _DEBUG_ORDERED)),
+    _buffers("buffer_callback"),
+    _side_effect("buffer_callback_side_effect", function="buffer_callback", promises=("B1", "B4"), in_place=True),
+    _buffers(
+        "buffer_callback_alias",
+        promises=("B3", "B4"),
+        batching=Batching.BROADCAST_ALL,
+        vmap_method="broadcast_all",
+        aliased=True,
+    ),
+    _mixture("io_and_debug_ordered", promises=("H5", "X3", "X4"), parts=(_IO_ORDERED, _DEBUG_ORDERED)),
 )
 """The callbacks that JAX itself has."""
 
 FURTHER_CALLBACKS: tuple[Callback, ...] = (
-    _buffers("dlpack_callback", "D1", function="dlpack_callback", in_place=False),
-    _buffers("dlpack_callback_in_place", "D1", function="dlpack_callback", vmap_method="broadcast_all"),
-    _buffers(
-        "dlpack_callback_side_effect",
-        "D1",
-        "D2",
-        function="dlpack_callback",
-        side_effect=True,
-        vmap_method="sequential",
-        in_place=False,
+    _dlpack("dlpack_callback", in_place=False),
+    _dlpack("dlpack_callback_in_place", batching=Batching.BROADCAST_ALL, vmap_method="broadcast_all"),
+    _side_effect("dlpack_callback_side_effect", function="dlpack_callback", promises=("D1", "D2")),
+    _mixture(
+        "io_tap_and_debug_ordered", promises=("H5", "X3", "X4"), parts=(_IO_ORDERED, _BY_NAME["id_tap"], _DEBUG_ORDERED)
     ),
-    _mixture("io_tap_and_debug_ordered", "H5", "X3", "X4", parts=(_IO_ORDERED, _BY_NAME["id_tap"], _DEBUG_ORDERED)),
-    _mixture("call_print_and_tap", "H5", "X4", parts=(_BY_NAME["call"], _PRINT_ORDERED, _BY_NAME["id_tap"])),
+    _mixture("call_print_and_tap", promises=("H5", "X4"), parts=(_BY_NAME["call"], _PRINT_ORDERED, _BY_NAME["id_tap"])),
 )
 """The callbacks that JAX does not have."""
 

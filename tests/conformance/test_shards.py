@@ -24,7 +24,7 @@ from conformance.cli.dask_shards import Shards, command_of
 from conformance.engine import preparation
 from conformance.engine.first_cells import FIRST_CELLS, kills_in, place_of
 from conformance.engine.machines.dask_worker import ShardError, check_versions
-from conformance.engine.machines.shards import PROCESS_START, estimate, shard_of
+from conformance.engine.machines.shards import estimate, shard_of
 from conformance.engine.options import IMPLEMENTATIONS, RESULTS, SELECTION, RunOptions, Shard
 from conformance.engine.preparation import FullResultsError, planned, refuse_full_results
 from conformance.engine.pytest_cells.exclusive import CELLS as CELLS_LOCK
@@ -61,7 +61,7 @@ def test_each_cell_is_in_one_shard_and_shards_take_as_long_as_each_other(count: 
     for of in (few, many, shared):
         found = [shard_of(of, Shard(number, count)) for number in range(1, count + 1)]
         assert sorted(cell for shard in found for cell in shard) == sorted(task.id for task in of)
-        cost = {task.id: estimate(task) + PROCESS_START * task.isolated for task in of}
+        cost = {task.id: estimate(task) for task in of}
         loads = [sum(cost[cell] for cell in shard) for shard in found]
         assert count > 8 or of is few or max(loads) < 1.1 * sum(loads) / count, loads
     kind_of = {task.id: task.kind for task in shared}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..engine.machines.job_hosts import Coordinator, Place, detected, plan_digest, serve
+from ..engine.machines.job_hosts import Coordinator, Place, detected, serve
 from ..engine.options import ConflictingOptionsError, RunOptions
 from ..engine.preparation import prepare
 from ..engine.requirements import require_pytest
 from ..engine.results_folder.locking import FolderLock
 from ..engine.run import Run, run
+from ..reports.provenance import plan_digest
 from ..reports.report import Report
 from ..spec.topology import Topology
 
@@ -29,7 +30,7 @@ def run_distributed(options: RunOptions) -> Report | int:
     # Every process plans, so that bad input is reported on every host, and none waits for another one.
     prepared = prepare(options)
     _check(prepared, place)
-    plan = plan_digest([cell.id for cell in prepared.cells])
+    plan = plan_digest(cell.id for cell in prepared.cells)
     if place.process:
         return serve(place, plan)
     coordinator = Coordinator(place, plan)

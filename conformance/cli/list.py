@@ -24,7 +24,7 @@ def add_parser(commands: Any) -> None:
         commands,
         "list",
         "List the selected cells with the promises that they test.",
-        ["-k case.", "--coverage --json", "--ineligible", "--plan --smoke"],
+        ["-k case.", "--coverage", "--ineligible", "--plan --smoke"],
         {
             0: "there are cells",
             NO_CELL: "bad input, or no cell",
@@ -34,7 +34,6 @@ def add_parser(commands: Any) -> None:
     add_patterns(parser.add_argument)
     add = parser.add_argument
     add("--coverage", action="store_true", help="what of all axes is covered, and what not and why")
-    add("--json", action="store_true", help="with --coverage: as JSON")
     add(
         "--plan",
         action="store_true",
@@ -47,7 +46,7 @@ def add_parser(commands: Any) -> None:
 
 def main(parsed: argparse.Namespace) -> int:
     from ..engine.preparation import take_platform, whole_plan_of
-    from ..planning.coverage import coverage_of, show
+    from ..planning.coverage import coverage_of
     from ..planning.plan_file import plan_text
     from ..planning.selection import Choice
 
@@ -56,8 +55,6 @@ def main(parsed: argparse.Namespace) -> int:
         take_platform(options)
         print("\n".join(line for platform in known_platforms() for line in _of_platform(platform)))
         return 0
-    if parsed.json and not parsed.coverage:
-        raise ConflictingOptionsError("--json is for --coverage")
     if parsed.as_plan and (parsed.coverage or parsed.ineligible):
         raise ConflictingOptionsError("--plan prints cells, and --coverage and --ineligible do not")
     options, whole = whole_plan_of(options)
@@ -67,7 +64,7 @@ def main(parsed: argparse.Namespace) -> int:
         return NO_CELL
     if parsed.coverage:
         where = (options.platform, options.devices, Choice(options.seed, options.full))
-        print(show([coverage_of(plan, name, *where) for name in options.implementations], parsed.json))
+        print("\n\n".join(str(coverage_of(plan, name, *where)) for name in options.implementations))
     elif parsed.as_plan:
         print(plan_text(plan, _described(options)), end="")
     elif parsed.ineligible:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -301,6 +302,13 @@ class Plan:
     lacking: tuple[Cell, ...] = ()
     """The cells that this release lacks; they are ineligible, too."""
 
+    @staticmethod
+    def of(candidates: Iterable[tuple[Cell, str | None]]) -> Plan:
+        """The cells that no reason excludes, and the others with their reasons."""
+        found = [*candidates]
+        cells = tuple(cell for cell, reason in found if reason is None)
+        return Plan(cells, tuple(Ineligible(cell.id, reason) for cell, reason in found if reason is not None))
+
     def on_this_release(self) -> Plan:
         """The plan without the cells that the installed release or the implementation lacks, each with the reason."""
         reasons = {cell.id: cell.lacking for cell in self.cells}
@@ -339,17 +347,9 @@ def make_whole_plan(implementations: Sequence[str], topologies: Sequence[Topolog
     """
     for topology in topologies:
         extend(topology.platform)
-    cells: list[Cell] = []
-    unplanned: list[Ineligible] = []
     largest = max(topologies, key=lambda topology: topology.device_count)
-    for topology in topologies:
-        for implementation in implementations:
-            for cell, reason in _candidates(implementation, topology, largest, sampled):
-                if reason is None:
-                    cells.append(cell)
-                else:
-                    unplanned.append(Ineligible(cell.id, reason))
-    return Plan(tuple(cells), tuple(unplanned))
+    each = itertools.product(topologies, implementations)
+    return Plan.of(one for topology, name in each for one in _candidates(name, topology, largest, sampled))
 
 
 def _candidates(

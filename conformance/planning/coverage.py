@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..model.transforms import TRANSFORMS
 from .cells import Plan, ProgramCell
@@ -34,15 +32,6 @@ class AxesCoverage:
     excluded: dict[tuple[str, str], str]
     """Pairs that no cell can hold, and why."""
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "axes": list(self.axes),
-            "possible": self.possible,
-            "covered": self.covered,
-            "missing": [list(pair) for pair in self.missing],
-            "excluded": [{"values": list(pair), "reason": reason} for pair, reason in self.excluded.items()],
-        }
-
 
 @dataclass(frozen=True)
 class LengthCoverage:
@@ -54,10 +43,6 @@ class LengthCoverage:
     excluded: dict[str, int]
     """The number of compositions without meaning, by reason."""
 
-    def as_json(self) -> dict[str, Any]:
-        left_out = {NOT_DRAWN: self.possible - self.covered} if self.possible > self.covered else {}
-        return {**vars(self), "left_out": left_out}
-
 
 @dataclass(frozen=True)
 class Coverage:
@@ -67,16 +52,7 @@ class Coverage:
     pairs: tuple[AxesCoverage, ...]
     compositions: tuple[LengthCoverage, ...]
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "implementation": self.implementation,
-            "cells": self.cells,
-            "axes": {axis: list(values) for axis, values in self.values.items()},
-            "pairs": [pairs.as_json() for pairs in self.pairs],
-            "compositions": [length.as_json() for length in self.compositions],
-        }
-
-    def text(self) -> str:
+    def __str__(self) -> str:
         lines = [f"{self.implementation}: {self.cells} cells of programs", "", "axes:"]
         lines += [f"  {axis}: {' '.join(values)}" for axis, values in self.values.items()]
         lines += ["", "pairs of values, by pair of axes: covered/possible, and what means nothing:"]
@@ -148,9 +124,3 @@ def _compositions(length: int) -> tuple[frozenset[tuple[str, ...]], Counter[str]
     reasons = {composition: why_not(composition) for composition in itertools.product(names, repeat=length)}
     possible = frozenset(composition for composition, reason in reasons.items() if reason is None)
     return possible, Counter(reason for reason in reasons.values() if reason is not None)
-
-
-def show(coverages: Sequence[Coverage], as_json: bool) -> str:
-    if as_json:
-        return json.dumps([coverage.as_json() for coverage in coverages], indent=1)
-    return "\n\n".join(coverage.text() for coverage in coverages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from ..cases.harness.catalogue import all_cases
@@ -9,7 +10,7 @@ from ..implementations import callbacks_asked_of, callbacks_drawn_for
 from ..model.programs import Program
 from ..spec.callbacks import Callback, DeviceChoice
 from ..spec.topology import Topology
-from .cells import CaseCell, Cell, Ineligible, Plan, ProgramCell
+from .cells import CaseCell, Cell, Plan, ProgramCell
 from .eligibility import ineligible
 from .jax_limits import limit_of_devices
 from .sampling import ONLY_BATCHED
@@ -51,16 +52,8 @@ WITH_FURTHER = ("id_tap", "call", "io_callback_ordered", "debug_callback")
 
 def plan_over_processes(implementations: Sequence[str], topologies: Sequence[Topology]) -> Plan:
     """The cells on these topologies, for every release, and those that have no meaning."""
-    cells: list[Cell] = []
-    without: list[Ineligible] = []
-    for topology in topologies:
-        for implementation in implementations:
-            for cell, reason in _candidates(implementation, topology):
-                if reason is None:
-                    cells.append(cell)
-                else:
-                    without.append(Ineligible(cell.id, reason))
-    return Plan(tuple(cells), tuple(without))
+    each = itertools.product(topologies, implementations)
+    return Plan.of(one for topology, implementation in each for one in _candidates(implementation, topology))
 
 
 def _candidates(implementation: str, topology: Topology) -> Iterator[tuple[Cell, str | None]]:

@@ -51,7 +51,6 @@ BAD = {
     f"run --cell {CELL} --expectations /": "Is a directory",
     f"run --cell {CELL} --results {__file__}/x": "Not a directory",
     "run --cell @/dev/null": "/dev/null",
-    "list --json": "--json",
     "mutants --deadline -1": "--deadline",
     "mutants -k no_such_mutant": "no_such_mutant",
     f"repro {CELL} --program {__file__}/x": "Not a directory",

@@ -347,7 +347,3 @@ def _received(connection: Connection) -> dict[str, Any]:
     """A message as JSON: nothing that comes over the network is executed."""
     message: dict[str, Any] = json.loads(connection.recv_bytes())
     return message
-
-
-def plan_digest(cell_ids: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(cell_ids).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Cases of differentiation: loops that JAX splits for it."""
+"""Loops that JAX splits to differentiate them, and tangents of a `custom_jvp` rule: no callback is dropped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
+from ...spec.callbacks import Runs
 from ..harness.case import Case, case
 from ..harness.programs import WIDTH
 from ..harness.registry import EVERY_EFFECT
@@ -60,3 +62,61 @@ def scan_without_operands(case: Case) -> None:
             count = calls.count(label)
             witness = f"with {label}{where}: {count} calls in {TRIPS} steps"
             case.check(count in counts, "wrong count", Stage.CALLBACK, witness)
+
+
+POINT, TANGENT = np.float32(3), np.float32(5)
+LOOPS = 2
+
+
+@case("jit", f"{EVERY_EFFECT} pure_callback buffer_callback dlpack_callback", "H6 H8 X2 X3 X4 B4")
+def called_with_tangents(case: Case) -> None:
+    """Under jvp it gets the tangent. Under grad, what cannot be transposed is refused, even if its result is unused."""
+    seen: list[float] = []
+    square = _square(case, seen)
+
+    def looped(x: Any) -> Any:
+        return jax.lax.scan(lambda carry, _: (square(carry), None), x, None, length=LOOPS)[0]
+
+    # The derivative of x**2 is 2x, and that of (x**2)**2 is 4x**3; the tangent of the outer square is 2x times 5.
+    for label, function, tangents, derivative in (
+        ("jvp", square, [TANGENT], 2 * POINT),
+        ("jvp of scan", looped, [TANGENT, 2 * POINT * TANGENT], 4 * POINT**3),
+    ):
+        seen.clear()
+        wanted = np.float32(derivative * TANGENT)
+        program = jax.jit(lambda x, t, f=function: jax.jvp(f, (x,), (t,))[1])
+        case.gives(wanted, program, POINT, TANGENT, what=label)
+        case.barrier()
+        case.same("wrong operand", Stage.CALLBACK, seen, [float(each) for each in tangents], f"under {label} it saw")
+    if case.callback.refusals.differentiation and case.callback.runs is Runs.ONCE:
+        _check_refused(case, square)
+
+
+def _square(case: Case, seen: list[float]) -> Callable[[Any], Any]:
+    def host(operand: Any) -> Any:
+        seen.append(float(np.asarray(operand)))
+        return np.float32(0)
+
+    @jax.custom_jvp
+    def square(x: Any) -> Any:
+        return x * x
+
+    @square.defjvp
+    def rule(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+        (x,), (tangent,) = primals, tangents
+        result = case.apply(host, tangent)
+        # A pure callback runs only if its result is used.
+        used = result if case.callback.runs is Runs.IF_NEEDED else 0
+        return square(x), 2 * x * tangent + used
+
+    function: Callable[[Any], Any] = square
+    return function
+
+
+def _check_refused(case: Case, square: Callable[[Any], Any]) -> None:
+    refusal = case.callback.refusals.differentiation
+    assert refusal is not None
+    program = jax.jit(jax.grad(square))
+    error = case.raises(lambda: program(POINT), of=refusal.errors, kind="accepted", stage=Stage.TRACE)
+    if error and not any(word in str(error) for word in (*refusal.words, "transpose")):
+        case.wrong("poor error", stage_of(error), f"under grad the error does not say why: {summary(error)}")

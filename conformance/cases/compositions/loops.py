@@ -1,4 +1,4 @@
-"""Callbacks of several kinds in loops in loops: each runs once a step, in one order with all others."""
+"""Callbacks of several kinds in loops in loops, in one order with all others, and in nested vmaps."""
 
 from __future__ import annotations
 
@@ -165,3 +165,107 @@ def fuzz_while_condition(case: Case) -> None:
     ]
     program = jax.jit(lambda x: run("io_callback", "end", lax.scan(step, x, None, length=2)[0]))
     run.check(program, 1.0, [6.0], expected)
+
+
+@case("jit", "call", "H4 H5 H8")
+def fuzz_vmap_cond(case: Case) -> None:
+    """Both branches of a batched cond call back with all batch elements, in a scan; results are unused."""
+    run = Composition(case)
+
+    def positive(y: Any) -> Any:
+        run("id_tap", "positive", y)
+        run("debug_callback_ordered", "seen", y)
+        return y - 1
+
+    def negative(y: Any) -> Any:
+        return 2 * run("call", "negative", y, np.int32(7), vmap_method="sequential")
+
+    def step(y: Any, _: Any) -> Any:
+        return lax.cond(y > 0, positive, negative, y), None
+
+    def program(x: Any) -> Any:
+        last = jax.vmap(lambda y: lax.scan(step, y, None, length=2)[0])(x)
+        run("call", "unused", last)
+        return last
+
+    expected = [
+        event
+        for first, second in ((-1.0, 2.0), (0.0, 1.0))
+        for event in (
+            *(ran("negative", first, 7), ran("negative", second, 7)),
+            ran("positive", [first, second], transforms=batched(0)),
+            *(ran("seen", first), ran("seen", second)),
+        )
+    ]
+    run.check(jax.jit(program), [-1.0, 2.0], [[2.0, 0.0]], [*expected, ran("unused", [2.0, 0.0])])
+
+
+@case("jit", "call", "H4 H5 H8")
+def fuzz_vmap_in_vmap(case: Case) -> None:
+    """A vmap in a vmap, along different axes: callbacks with the batch elements of both, of one and of none."""
+    run = Composition(case)
+
+    def io(z: Any, _: Any) -> Any:
+        return run("io_callback", "io", z), None
+
+    def column(rows: Any, y: Any) -> Any:
+        def element(z: Any) -> Any:
+            z = run("id_tap", "tap", z, y)
+            run("call", "broadcast", z, y, vmap_method="broadcast_all")
+            run("debug_callback_ordered", "debug", z)
+            large = lambda z: run("call", "large", z, vmap_method="sequential")
+            return lax.scan(io, lax.cond(z > 3, large, lambda z: run("id_tap", "small", z), z), None, length=2)[0]
+
+        summed = jnp.sum(run("id_print", "column", jax.vmap(element)(rows)))
+        return run("call", "sum", summed, vmap_method="sequential")
+
+    def program(x: Any) -> Any:
+        return run("id_tap", "last", jax.vmap(column, in_axes=(1, 0))(x, 10 * x[0]))
+
+    x, y = np.asarray([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), np.asarray([10.0, 20.0, 30.0])
+    expected = [
+        # The oracle puts the axis of the outermost vmap first, as `batch_dims` says.
+        ran("tap", x.T, y, transforms=batched(0, None) + batched(0, 0)),
+        ran("broadcast", x.T, np.stack([y, y], 1)),
+        *(ran(name, float(z)) for name in ("debug", "large") for z in range(1, 7)),
+        ran("small", x.T, transforms=batched(0) + batched(0)),
+        *(ran("io", z) for z in (1.0, 2.0, 3.0, 5.0, 6.0, 7.0)),
+        *(ran("io", z) for z in (2.0, 3.0, 4.0, 6.0, 7.0, 8.0)),
+        ran("column", [[3.0, 7.0], [4.0, 8.0], [5.0, 9.0]], transforms=batched(0)),
+        *(ran("sum", z) for z in (10.0, 12.0, 14.0)),
+        ran("last", [11.0, 13.0, 15.0]),
+    ]
+    run.check(jax.jit(program), x, [[11.0, 13.0, 15.0]], expected, unordered=["debug", "large"])
+
+
+@case("jit", "call", "H4 H5 H8")
+def fuzz_vmap_while_tap(case: Case) -> None:
+    """A while_loop whose trip count differs between batch elements, with taps in its body and its condition."""
+    run = Composition(case)
+
+    def element(y: Any) -> Any:
+        def condition(carry: Any) -> Any:
+            count, z = carry
+            run("id_tap", "condition", z)
+            return count < y.astype(jnp.int32)
+
+        def body(carry: Any) -> Any:
+            count, z = carry
+            z = run("id_tap", "body", z, count)
+            return count + 1, run("pure_callback", "pure", z, y, vmap_method="broadcast_all")
+
+        count, z = lax.while_loop(condition, body, (jnp.int32(0), y))
+        return run("call", "last", z, count, vmap_method="sequential")
+
+    expected = [
+        ran("condition", [0.0, 1.0, 2.0], transforms=batched(0)),
+        ran("body", [0.0, 1.0, 2.0], [0, 0, 0], transforms=batched(0, 0)),
+        ran("pure", [0.0, 1.0, 2.0], [0.0, 1.0, 2.0]),
+        ran("condition", [0.0, 2.0, 3.0], transforms=batched(0)),
+        ran("body", [0.0, 2.0, 3.0], [0, 1, 1], transforms=batched(0, 0)),
+        ran("pure", [0.0, 2.0, 3.0], [0.0, 1.0, 2.0]),
+        ran("condition", [0.0, 2.0, 4.0], transforms=batched(0)),
+        *(ran("last", 0.0, 0), ran("last", 2.0, 1), ran("last", 4.0, 2), ran("end", [1.0, 3.0, 5.0])),
+    ]
+    program = jax.jit(lambda x: run("debug_callback_ordered", "end", jax.vmap(element)(x)))
+    run.check(program, [0.0, 1.0, 2.0], [[1.0, 3.0, 5.0]], expected)

@@ -1,4 +1,4 @@
-"""Cases of executables that outlive their program's Python code: cached, compiled ahead of time, serialised."""
+"""Executables that outlive their program's Python code: cached, compiled ahead of time, serialised, taken out of it."""
 
 from __future__ import annotations
 
@@ -166,3 +166,22 @@ def _check_refused(case: Case, run: Callable[[], Any]) -> None:
             case.wrong("poor error", Stage.LOWER, f"the error does not say that a callback is it: {summary(error)}")
     else:
         case.wrong("not refused", Stage.LOWER, "JAX gave away a callback, which no other process has")
+
+
+ROUNDS = 2
+
+
+@case("jit pjit", "pure_callback", "H10 X2")
+def runs_without_dispatch(case: Case) -> None:
+    """The runtime's executable of a program calls back, although JAX reports none of its runs."""
+    split = case.split if case.layout == "pjit" else jax.sharding.SingleDeviceSharding(case.devices[0])
+    executable = case.program(add_one).lower(case.operand).compile().runtime_executable()
+    operand = jax.device_put(case.operand, split)
+
+    def run() -> Any:
+        (parts,) = executable.execute_sharded([operand]).disassemble_into_single_device_arrays()
+        return np.concatenate([np.asarray(part) for part in parts])
+
+    for _ in range(ROUNDS):
+        case.gives(case.expected, run, what="the executable")
+    case.barrier()

@@ -1,4 +1,4 @@
-"""Cases of functions that keep the buffers that they were lent, or arrays that are views of them.
+"""Functions that keep the buffers that they were lent, or arrays that are views of them; and the targets of buffers.
 
 `np.asarray` can make an array from a buffer of JAX. While that array is alive, JAX may mistake a later buffer at the
 same address of the stack for the old one. So these cells call back at many depths of the stack, and then again.
@@ -120,3 +120,22 @@ def _check_not_misled(case: Case, disturb: Callable[[], Any]) -> None:
         case.wrong("misled", Stage.DISPATCH, witness)
     elif {*values} - {4.0}:
         case.wrong("misled", Stage.RESULT, f"later callbacks gave {sorted({*values})}, expected 4.0 alone")
+
+
+TARGETS = {False: "xla_buffer_python_gpu_callback", True: "xla_buffer_python_gpu_callback_cmd_buffer"}
+"""The target that XLA calls each time, and the one that it calls once to record what is enqueued."""
+
+
+@case("jit", "buffer_callback dlpack_callback", "B5")
+def command_buffers(case: Case) -> None:
+    """B5: on GPUs `command_buffer_compatible` takes the target that XLA records, and without it XLA records none."""
+
+    def nothing(*_: Any) -> None:
+        """It is not called."""
+
+    operand = jax.ShapeDtypeStruct((3,), np.float32)
+    for compatible, target in TARGETS.items():
+        function = getattr(case.library, case.callback.function)(nothing, operand, command_buffer_compatible=compatible)
+        text = jax.jit(function).trace(operand).lower(lowering_platforms=("cuda",)).as_text()
+        witness = f"with command_buffer_compatible={compatible} no operation has the target {target}"
+        case.check(f"@{target}(" in text, "target", Stage.LOWER, witness)

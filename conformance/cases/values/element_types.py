@@ -1,4 +1,8 @@
-"""Every element type: alone, beside others, in batches, at each run, and over a mesh."""
+"""Every element type: alone, beside others, in batches, at each run, over a mesh, at odd lengths, and bit for bit.
+
+The last byte of a packed array of an odd length is not full. On a mesh a result of one device's callback reaches the
+others by a collective, and arithmetic of the collective could change it.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,11 @@ import jax
 import jax.experimental
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
-from ..harness.registry import OF_ARRAYS
+from ..harness.registry import EVERY_KIND, OF_ARRAYS, ONE_OF_EACH, WITH_RESULTS, WITH_SIDE_EFFECT
 
 NUMBERS: dict[str, tuple[complex, ...]] = {
     "bool": (0, 1),
@@ -168,3 +173,76 @@ def _x64() -> AbstractContextManager[Any]:
     enable: Any = getattr(jax if hasattr(jax, "enable_x64") else jax.experimental, "enable_x64")  # noqa: B009
     context: AbstractContextManager[Any] = enable(True)
     return context
+
+
+LENGTHS = (1, 3, 5, 7)
+PACKED = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")
+PACKED_ON_A_MESH = ("int2", "uint4")
+REFUSING = ("buffer_callback", "dlpack_callback")
+"""Functions of device memory may refuse these types: no protocol of buffers has them."""
+
+
+@case("jit", f"{EVERY_KIND} debug_callback_ordered {WITH_SIDE_EFFECT}", also="B2")
+@case("pjit", ONE_OF_EACH)
+@case("shard_map", "call io_callback debug_callback buffer_callback", also="B2")
+def odd_lengths(case: Case) -> None:
+    """Operands and results of odd lengths in a tree: whole ones, and parts on several devices."""
+    # Two devices: JAX 0.10.2 hangs where all of the runtime's threads wait and a callback reads such a type.
+    case = case.over(case.devices[:2])
+    rows = 1 if case.layout == "jit" else len(case.devices)
+    # Older releases have fewer types.
+    operands = {}
+    for name in PACKED if case.layout == "jit" else PACKED_ON_A_MESH:
+        if hasattr(jnp, name):
+            values = np.asarray(NUMBERS[name], np.float32)
+            operands[name] = [np.resize(values, (rows, size)).astype(jnp.dtype(name)) for size in LENGTHS]
+    # A refusal names one type.
+    by_type = [{name: each} for name, each in operands.items()]
+    for parts in by_type if case.callback.function in REFUSING else [operands]:
+        case.together(parts, lambda parts: _check(case, parts))
+
+
+def _check(case: Case, operand: Mapping[str, Any]) -> None:
+    host = case.host(lambda given: jax.tree.map(np.asarray, given))
+    program = case.program(host)
+    errors = (TypeError, NotImplementedError) if case.callback.function in REFUSING else ()
+    if (result := case.or_refused(lambda: program(operand), errors, [*operand])) is not None:
+        case.gives(operand, lambda: result)
+        case.saw_parts(host, operand)
+
+
+INEXACT = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "complex64")
+
+EXACT_NUMBERS = (-0.0, 0.0, 1.5, -448.0, float("nan"))
+"""All of these types have them, but for float4_e2m1fn, which has the nearest ones."""
+
+
+def _values(name: str) -> Any:
+    dtype = np.dtype(jnp.dtype(name))
+    real = np.dtype(f"float{dtype.itemsize * 4}") if dtype.kind == "c" else dtype
+    least = np.ones(1, f"uint{real.itemsize * 8}").view(real)
+    numbers = np.concatenate([np.array(EXACT_NUMBERS, np.float32).astype(real), least, -least])
+    if dtype.kind != "c":
+        return numbers
+    return np.stack([numbers, numbers[::-1]], axis=-1).reshape(-1).view(dtype)
+
+
+@case("pjit", WITH_RESULTS, also="H10", minimum_devices=2)
+def exact_results(case: Case) -> None:
+    """Each device of a mesh has the bits that the function returned: XLA spreads a result by adding zeros to it."""
+    # Two devices: JAX 0.10.2 hangs where all of the runtime's threads wait and a callback reads a float4_e2m1fn.
+    case = case.over(case.devices[:2])
+    whole = NamedSharding(case.mesh, PartitionSpec())
+    # Older releases have fewer types.
+    values = {name: _values(name) for name in INEXACT if hasattr(jnp, name)}
+
+    def check(values: Mapping[str, Any]) -> None:
+        program = jax.jit(
+            lambda x: case.apply(lambda _: values, x, values), in_shardings=case.split, out_shardings=whole
+        )
+        results = program(np.full(2, -0.0, np.float32))
+        for name, expected in values.items():
+            for shard in results[name].addressable_shards:
+                case.gives(expected, np.asarray, shard.data, what=str(shard.device))
+
+    case.together(values, check)

@@ -1,7 +1,7 @@
-"""Implementations under test, behind one small protocol.
+"""Implementations under test: any object with `callback_exception`, `probe` and `barrier`.
 
 An implementation defines how to call each `Callback`. The semantic model defines the right behaviour
-of the callback.
+of the callback. Cases that use what an object does not have fail.
 """
 
 from __future__ import annotations
@@ -9,69 +9,19 @@ from __future__ import annotations
 import functools
 import importlib
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TypeAlias
 
-import jax
-
-from ..model.transforms import Probe
-from ..oracle.history import Recorder
 from ..spec.callbacks import Callback
-from ..spec.data import PLAIN, DataKind
 from ..spec.errors import CommandError
 from ..spec.external_callbacks import ALL_CALLBACKS, OWN_FUNCTIONS, callbacks_of_jax, functions_of
 from ..spec.jax_versions import why_no_hostcb
 from ..spec.package import module
+from .external import ExternalCallbacks
 
 GUIDE = "docs/extending.md, 'An implementation'"
 
-
-class Implementation(Protocol):
-    """It may have a `name`, which messages use. Processes load it by the path that `path_of` returns.
-
-    With a `base`, "hostcb" or "jax", it is that implementation with something around it: see `base_of`.
-    """
-
-    @property
-    def callback_exception(self) -> type[Exception]:
-        """The type of the exception that the barrier raises for failed callbacks."""
-
-    def probe(
-        self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device], data: DataKind = PLAIN
-    ) -> Probe:
-        """The callback as a function of site and operand, whose events `recorder` records."""
-
-    def invoke(
-        self,
-        callback: Callback,
-        function: Callable[[Any], Any],
-        operand: Any,
-        wanted: Any,
-        devices: Sequence[jax.Device],
-        spread: bool = False,
-    ) -> Any:
-        """An external callback of a user function, for case cells."""
-
-    def returning_buffers(self, callback: Callback, operand: Any) -> Any:
-        """A buffer callback that wrongly returns its result instead of writing it, for case cells."""
-
-    def with_buffer(self, callback: Callback, look: Callable[[Any], Any], operand: Any) -> Any:
-        """The operand plus one, by a buffer callback that passes the operand's buffer to `look`, for case cells."""
-
-    def print_as(self, text: str, /, *args: Any, **kwargs: Any) -> None:
-        """Print values in a format, for case cells."""
-
-    def print_labelled(self, operand: Any, **labels: Any) -> Any:
-        """Print a value with labels, as `id_print` does, for case cells."""
-
-    def tap(self, function: Any, operand: Any) -> Any:
-        """The plain asynchronous tap of a user function, for case cells."""
-
-    def call(self, function: Any, operand: Any, result_shape: Any, **options: Any) -> Any:
-        """The plain call of a user function, for case cells."""
-
-    def barrier(self) -> None: ...
-
+Implementation: TypeAlias = ExternalCallbacks
+"""What most implementations derive from: any object with the three names of `_NEEDED` is one."""
 
 BUILT_IN = ("hostcb", "jax")
 _NEEDED = ("callback_exception", "probe", "barrier")

@@ -24,7 +24,12 @@ class ExternalCallbacks:
     """The part of an implementation for callbacks that JAX has, too."""
 
     name: str = "the implementation"
-    """The name in messages."""
+    """The name in messages. Processes load it by the path that `path_of` returns."""
+    base: str | None
+    """With "hostcb" or "jax", it is that implementation with something around it: see `base_of`."""
+    callback_exception: type[Exception]
+    """What the barrier raises for failed callbacks."""
+    barrier: Callable[[], None]
 
     def __init__(self, namespace: Any) -> None:
         self.namespace = namespace
@@ -33,6 +38,7 @@ class ExternalCallbacks:
     def probe(
         self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device], data: DataKind = PLAIN
     ) -> Probe:
+        """The callback as a function of site and operand, whose events `recorder` records."""
         if not callback.parts:
             return self.probe_one(callback, recorder, devices, data)
         probes = {part.name: self.probe_one(part, recorder, devices, data) for part in callback.parts}

@@ -6,12 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from ..oracle.verdicts import Outcome, Verdict
-from .search import Step, smallest
 
 Thing = TypeVar("Thing", bound=Hashable)
+
+Step: TypeAlias = tuple[str, Thing]
+"""The text of a simplification, and what it leads to."""
 
 
 @dataclass(frozen=True)
@@ -101,3 +103,29 @@ class Counts(Generic[Thing]):
         failure = self.run(thing)
         self.found.setdefault(thing, Counter())[failure] += 1
         return failure
+
+
+def smallest(
+    start: Thing,
+    simpler: Callable[[Thing], Iterable[Step[Thing]]],
+    fails: Callable[[Thing], bool],
+    accepted: Callable[[str, Thing], None] = lambda step, thing: None,
+) -> Thing:
+    """A thing that fails, of which nothing that is one step simpler fails.
+
+    `start` fails. `simpler` gives the steps from a thing, the largest first; no row of steps may lead back to a thing.
+    `fails` is asked at most once about each thing. `accepted` is called after each step that was taken.
+    """
+    passed: set[Thing] = set()
+    found = start
+    while True:
+        for step, thing in simpler(found):
+            if thing in passed:
+                continue
+            if fails(thing):
+                found = thing
+                accepted(step, found)
+                break
+            passed.add(thing)
+        else:
+            return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..planning.cells import CaseCell, Cell, ProgramCell, TableCell, UnknownCellError, parse_cell
 from ..spec.data import PLAIN, DataKind
 from ..spec.topology import DEFAULT, Topology
-from .search import Step
+from .failures import Step
 
 SIMPLER_TRANSFORMS = {
     "jit": ("eager",),

@@ -16,8 +16,7 @@ from suite_runs import Capture, Patch
 from conformance.cli import minimise
 from conformance.cli.commands import main
 from conformance.minimising import trials
-from conformance.minimising.failures import Counts, Failure, failure_of
-from conformance.minimising.search import Step, smallest
+from conformance.minimising.failures import Counts, Failure, Step, failure_of, smallest
 from conformance.minimising.steps import SIMPLER_PLACEMENTS, SIMPLER_TRANSFORMS, simpler
 from conformance.model.transforms import TRANSFORMS
 from conformance.oracle.verdicts import Outcome, Stage, Verdict

@@ -185,44 +185,30 @@ def _unplaced(expected: Sequence[ExpectedEvent], alike: Iterable[Sequence[int]])
 
 def check_multiplicity(matching: Matching, device_name: str) -> list[Anomaly]:
     """Every expected event occurs as often as needed, and no other event: lost, duplicate, wrong, stale operands."""
-    anomalies = []
     lost = list(matching.lost)
     known = {*matching.keys}
     anywhere = {key[1:]: key[0] for key in matching.keys}
-    for event in matching.surplus:
+
+    def judged(event: Event) -> tuple[str, str]:
         key = _key_of(event)
-        duplicate = key in known
-        where_due = None if duplicate else anywhere.get(key[1:])
-        missing = next(
-            (p for p in lost if _may_stand_for(event, matching.expected[p])),
-            None,
-        )
         shown = f"{event.site} {_show(event.leaves)}"
-        if where_due is not None:
-            witness = f"process {event.process} ran {shown}, a callback of process {where_due}"
-            anomalies.append(Anomaly("wrong process", Stage.CALLBACK, witness))
-        elif missing is not None:
+        duplicate = key in known
+        if not duplicate and key[1:] in anywhere:
+            return "wrong process", f"process {event.process} ran {shown}, a callback of process {anywhere[key[1:]]}"
+        missing = next((p for p in lost if _may_stand_for(event, matching.expected[p])), None)
+        if missing is not None:
             lost.remove(missing)
-            where = matching.place(device_name, missing)
-            kind = "stale operand" if duplicate else "wrong operand"
             whose = ", the operand of another callback," if duplicate else ""
-            anomalies.append(
-                Anomaly(
-                    kind,
-                    Stage.CALLBACK,
-                    f"{where} ran {shown}{whose} where {matching.name(missing)} was expected",
-                )
-            )
-        elif duplicate:
-            witness = f"{shown} ran once too often{matching.in_process(event)}"
-            anomalies.append(Anomaly("duplicate", Stage.CALLBACK, witness))
-        else:
-            witness = f"{shown} ran{matching.in_process(event)}; no such callback is expected"
-            anomalies.append(Anomaly("unexpected", Stage.CALLBACK, witness))
-    for position in lost:
-        where = matching.place(device_name, position)
-        anomalies.append(Anomaly("lost", Stage.CALLBACK, f"{where} never ran {matching.name(position)}"))
-    return anomalies
+            ran = f"{matching.place(device_name, missing)} ran {shown}{whose}"
+            kind = "stale operand" if duplicate else "wrong operand"
+            return kind, f"{ran} where {matching.name(missing)} was expected"
+        if duplicate:
+            return "duplicate", f"{shown} ran once too often{matching.in_process(event)}"
+        return "unexpected", f"{shown} ran{matching.in_process(event)}; no such callback is expected"
+
+    found = [*map(judged, matching.surplus)]
+    found += [("lost", f"{matching.place(device_name, one)} never ran {matching.name(one)}") for one in lost]
+    return [Anomaly(kind, Stage.CALLBACK, witness) for kind, witness in found]
 
 
 def _may_stand_for(event: Event, expected: ExpectedEvent) -> bool:
@@ -232,26 +218,17 @@ def _may_stand_for(event: Event, expected: ExpectedEvent) -> bool:
 
 def check_order(matching: Matching, device_name: str) -> list[Anomaly]:
     """On each device the events are in program order; the witness is two consecutive events."""
-    last: dict[int, int] = {}
-    sequences: dict[int, int] = {}
+    last: dict[int, tuple[int, Event]] = {}
     anomalies = []
     for position, event in matching.placed():
         device = matching.expected[position].device
-        previous = last.get(device)
-        if previous is not None and previous > position:
-            anomalies.append(
-                Anomaly(
-                    "order",
-                    Stage.CALLBACK,
-                    f"{matching.place(device_name, position)} ran {matching.name(previous)}"
-                    f" before {matching.name(position)}",
-                    (
-                        (sequences[device], matching.numbers[previous]),
-                        (event.sequence, matching.numbers[position]),
-                    ),
-                )
-            )
-        last[device], sequences[device] = position, event.sequence
+        previous, before = last.get(device, (position, event))
+        if previous > position:
+            ran = f"{matching.place(device_name, position)} ran {matching.name(previous)}"
+            evidence = ((before.sequence, matching.numbers[previous]), (event.sequence, matching.numbers[position]))
+            witness = f"{ran} before {matching.name(position)}"
+            anomalies.append(Anomaly("order", Stage.CALLBACK, witness, evidence))
+        last[device] = position, event
     return anomalies
 
 
@@ -291,14 +268,9 @@ def check_overlap(matching: Matching, device_name: str) -> list[Anomaly]:
     for position, event in matching.placed():
         device = matching.expected[position].device
         if device in last and event.begin < last[device][1].end:
-            anomalies.append(
-                Anomaly(
-                    "overlap",
-                    Stage.CALLBACK,
-                    f"{matching.place(device_name, position)} began {matching.name(position)}"
-                    f" while {matching.name(last[device][0])} was running",
-                )
-            )
+            began = f"{matching.place(device_name, position)} began {matching.name(position)}"
+            witness = f"{began} while {matching.name(last[device][0])} was running"
+            anomalies.append(Anomaly("overlap", Stage.CALLBACK, witness))
         last[device] = (position, event)
     return anomalies
 
@@ -321,15 +293,13 @@ def check_barrier(history: History) -> list[Anomaly]:
     returned = history.barrier_returned
     if returned is None:
         return []
+    late = [(event, (event.end - returned) / 1e6) for event in history.events if event.end > returned]
+    words = "the barrier had returned"
     return [
         Anomaly(
-            "early barrier",
-            Stage.BARRIER,
-            f"{event.site} {_show(event.leaves)} ended {(event.end - returned) / 1e6:.3f} ms after"
-            " the barrier had returned",
+            "early barrier", Stage.BARRIER, f"{event.site} {_show(event.leaves)} ended {after:.3f} ms after {words}"
         )
-        for event in history.events
-        if event.end > returned
+        for event, after in late
     ]
 
 
@@ -337,20 +307,27 @@ def check_results(
     expected: Sequence[npt.NDArray[Any]], results: Sequence[npt.NDArray[Any]], where: str = ""
 ) -> list[Anomaly]:
     """The results are exactly equal: the programs' numbers are exact in float32."""
-    anomalies = []
     if len(expected) != len(results):
         return [Anomaly("result", Stage.RESULT, f"{len(results)} results{where}, not {len(expected)}")]
+    anomalies = []
     for run, (wanted, result) in enumerate(zip(expected, results, strict=True)):
-        wanted32 = np.asarray(wanted, dtype=np.float32)
-        if _key("", [wanted32]) != _key("", [np.asarray(result)]):
-            anomalies.append(
-                Anomaly(
-                    "result",
-                    Stage.RESULT,
-                    f"run {run}{where} gave {_show([np.asarray(result)])}, expected {_show([wanted32])}",
-                )
-            )
+        exact, actual = np.asarray(wanted, dtype=np.float32), np.asarray(result)
+        if content(exact) != content(actual):
+            witness = f"run {run}{where} gave {_show([actual])}, expected {_show([exact])}"
+            anomalies.append(Anomaly("result", Stage.RESULT, witness))
     return anomalies
+
+
+def check_events(matching: Matching, history: History, device_name: str, ordered: bool) -> list[Anomaly]:
+    """All checks of the callbacks of a finished program, the clearest anomaly first."""
+    return [
+        *check_multiplicity(matching, device_name),
+        *check_devices(matching, device_name),
+        *(check_order(matching, device_name) if ordered else ()),
+        *check_transforms(matching),
+        *(check_overlap(matching, device_name) if ordered else ()),
+        *check_ownership(history),
+    ]
 
 
 def judge(
@@ -362,14 +339,8 @@ def judge(
     ordered: bool = True,
 ) -> list[Anomaly]:
     """All checks of a finished program, the clearest anomaly first."""
-    matching = match(expected, history.events)
     return [
-        *check_multiplicity(matching, device_name),
-        *check_devices(matching, device_name),
-        *(check_order(matching, device_name) if ordered else ()),
-        *check_transforms(matching),
-        *(check_overlap(matching, device_name) if ordered else ()),
-        *check_ownership(history),
+        *check_events(match(expected, history.events), history, device_name, ordered),
         *check_barrier(history),
         *check_results(expected_results, results),
     ]

@@ -16,18 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..model.worlds import ExpectedEvent
-from .checkers import (
-    Anomaly,
-    check_barrier,
-    check_devices,
-    check_multiplicity,
-    check_order,
-    check_overlap,
-    check_ownership,
-    check_results,
-    check_transforms,
-    match,
-)
+from .checkers import Anomaly, check_barrier, check_events, check_results, match
 from .history import Event, History
 from .literals import literal
 from .verdicts import Stage, Verdict
@@ -112,14 +101,7 @@ def judge_together(
         return Verdict.FAIL, [Anomaly("not refused", Stage.TRACE, f"the program ran in {others}, and must be refused")]
     history = merged(observations)
     matching = match([event for one in wanted for event in one.events], history.events)
-    anomalies = [
-        *check_multiplicity(matching, device_name),
-        *check_devices(matching, device_name),
-        *(check_order(matching, device_name) if ordered else ()),
-        *check_transforms(matching),
-        *(check_overlap(matching, device_name) if ordered else ()),
-        *check_ownership(history),
-    ]
+    anomalies = check_events(matching, history, device_name, ordered)
     for seen in observations:
         # Each process has a barrier of its own, for its own callbacks.
         early = check_barrier(seen.history)

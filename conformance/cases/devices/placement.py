@@ -1,4 +1,4 @@
-"""The device that runs a callback under jit over a mesh, the devices that have its result, and quick successions of calls."""
+"""The device that runs a callback under jit over a mesh, the devices that have its result, and quick calls."""
 
 from __future__ import annotations
 

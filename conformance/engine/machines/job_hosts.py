@@ -7,6 +7,7 @@ judges and writes the results. Each other one starts and ends worker processes a
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -202,17 +203,12 @@ class _RemoteTransport:
         lines, self._lines = self._lines, []
         return None if self._ended and not lines else lines
 
-    def mark(self) -> None:
-        self._tell("mark")
-
-    def show_stacks(self) -> None:
-        self._tell("show_stacks")
-
-    def finish(self) -> None:
-        self._tell("finish")
-
-    def kill(self) -> None:
-        self._tell("kill")
+    mark = functools.partialmethod(_tell, "mark")
+    show_stacks = functools.partialmethod(_tell, "show_stacks")
+    finish = functools.partialmethod(_tell, "finish")
+    kill = functools.partialmethod(_tell, "kill")
+    close = functools.partialmethod(_tell, "close")
+    """The connection is the host's, and stays."""
 
     def wait(self, timeout: float) -> int | None:
         until = time.monotonic() + timeout
@@ -233,10 +229,6 @@ class _RemoteTransport:
                 self._read()
         text, self._text = self._text or "", None
         return text
-
-    def close(self) -> None:
-        """The connection is the host's, and stays."""
-        self._tell("close")
 
 
 def serve(place: Place, plan: str) -> int:
@@ -308,13 +300,8 @@ class _Host:
             self._say(written=self._transport.written())
         elif message["do"] == "close":
             self._forget()
-        else:
-            {
-                "mark": self._transport.mark,
-                "show_stacks": self._transport.show_stacks,
-                "finish": self._transport.finish,
-                "kill": self._transport.kill,
-            }[message["do"]]()
+        elif message["do"] in ("mark", "show_stacks", "finish", "kill"):
+            getattr(self._transport, message["do"])()
 
     def _relay(self) -> None:
         assert self._transport is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..oracle.rates import interval
+from ..oracle.repetition import interval
 from .search import CONFIDENCE, CONFIRMING_RUNS, Answer, Change, Kind
 from .subjects import Sample, counted
 

@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
-from ..oracle.rates import chance_of_difference
+from ..oracle.repetition import chance_of_difference
 from ..releases.environments import ReleaseError
 from .subjects import Sample, counted
 

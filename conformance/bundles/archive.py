@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ..reports.machine import without_home
+from ..reports.provenance import without_home
 from ..reports.results import load_results
 from ..spec.errors import CommandError
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..reports.columns import NothingToCompareError, comparison, sides
-from ..reports.diff import difference
+from ..reports.diff import NothingToCompareError, comparison, difference, sides
 from ..reports.results import load_results
 from .helping import add_command, add_implementations, add_patterns
 

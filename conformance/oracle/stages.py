@@ -1,4 +1,4 @@
-"""The stage of a program's life in which an exception arose."""
+"""The stage of a program's life in which an exception arose, and the cause of a platform's refusal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..spec.package import PACKAGE
-from .causes import refusal_in
 from .verdicts import Stage
 
 _MARKS = (
@@ -105,3 +104,36 @@ def summary(error: BaseException) -> str:
         # The callback's own exception says more than the first lines of its traceback.
         lines = [lines[0], *[line for line in lines if re.match(r"[\w.]+: ", line)][-1:]]
     return f"{type(error).__name__}: {' '.join(lines[:4])[:400]}{_raised_in(error)}"
+
+
+_REFUSALS = (
+    # JAX has no lowering rule for the platform, by its several words for that.
+    r"MLIR translation rule for primitive '?[^' ]+'? not found for platform [\w.-]+",
+    r"[Ll]owering rule (?:for [^\n]*? )?not found[^\n.;]*",
+    r"No translation rule[^\n.;]*",
+    # hostcb, and JAX's emitters.
+    r"host callbacks are not supported on [\w.-]+",
+    r"`?[\w.]+`? not supported on [\w.-]+ backend",
+    r"Partitioned callback not implemented on [\w.-]+ backend",
+    # The plugin.
+    r"No (?:FFI handler|registered implementation)(?: was)?(?: registered)? for [^\n;]*?(?= on a platform|[,.;\n]|$)",
+    r"UNIMPLEMENTED:? ?[^\n]*",
+    r"[^\n.;:]* not supported on [^\n.;:]*",
+)
+_EARLY = (Stage.LOWER, Stage.COMPILE)
+_FROM_THE_RUNTIME = re.compile(r"^(?:\w+: )?(?:UNIMPLEMENTED|NOT_FOUND: No (?:FFI handler|registered implementation))")
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\b\d{3,}\b")
+
+
+def refusal_in(text: str, stage: Stage | None) -> str | None:
+    """The cause, if this is the text of a platform's refusal of a program; otherwise None.
+
+    While a program runs, only the runtime's own words count: the text of a callback's exception may quote anything.
+    """
+    if stage not in _EARLY and (not _FROM_THE_RUNTIME.match(text) or "CpuCallback" in text):
+        return None
+    for pattern in _REFUSALS:
+        if found := re.search(pattern, text):
+            # Addresses and numbers of objects differ from cell to cell.
+            return " ".join(_NUMBERS.sub("#", found[0]).split())[:300]
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..oracle.rates import CONFIDENCE, percent
+from ..oracle.repetition import CONFIDENCE, percent
 from ..oracle.verdicts import ExpectationStatus
 from .capabilities import table_of
 from .causes import grouped

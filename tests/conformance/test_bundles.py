@@ -18,7 +18,7 @@ from conformance.bundles.archive import SUMS, BadBundleError, Bundle, bundle_of,
 from conformance.bundles.earning import NAMED
 from conformance.cli import commands
 from conformance.engine import preparation
-from conformance.oracle.rates import interval
+from conformance.oracle.repetition import interval
 from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
 from conformance.planning.cells import Plan, make_plan
 from conformance.planning.selection import Choice

@@ -28,8 +28,7 @@ from conformance.engine.tasks import Task
 from conformance.expectations.entries import Expectations
 from conformance.implementations import load
 from conformance.implementations.hostcb import Hostcb
-from conformance.oracle.causes import refusal_in
-from conformance.oracle.stages import stacks_in, stage_of_stacks, summary
+from conformance.oracle.stages import refusal_in, stacks_in, stage_of_stacks, summary
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.spec.topology import Topology
 

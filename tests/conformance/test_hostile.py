@@ -22,7 +22,7 @@ from conformance.bundles.archive import BadBundleError, Bundle, bundle_of, unpac
 from conformance.cli import commands
 from conformance.engine import preparation
 from conformance.expectations.entries import read_entries
-from conformance.reports.columns import comparison, sides
+from conformance.reports.diff import comparison, sides
 from conformance.reports.html import html
 from conformance.reports.markdown import markdown
 from conformance.reports.results import load_results

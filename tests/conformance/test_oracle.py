@@ -22,8 +22,7 @@ from conformance.oracle import fair_deadline
 from conformance.oracle.checkers import Anomaly, check_results, check_transforms, judge, match
 from conformance.oracle.fair_deadline import MOST, FairDeadline, waited_for_processors
 from conformance.oracle.history import Event, History, Recorder
-from conformance.oracle.rates import chance_of_difference, interval
-from conformance.oracle.repetition import Repetition
+from conformance.oracle.repetition import Repetition, chance_of_difference, interval
 from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
 
 pytestmark = pytest.mark.contract("C5")

@@ -158,15 +158,13 @@ class _Program:
             '    callback("unused", x * 4 + 3)\n'
             '    return callback("last", y * x)',
         ]
-        names = self.cell.program.names
         used: list[str] = []
         transforms = self.cell.program.transforms
-        for number, (transform, stride) in reversed([*enumerate(zip(transforms, strides(transforms), strict=False))]):
+        count = self.cell.device_count
+        for transform, stride in reversed([*zip(transforms, strides(transforms), strict=False)]):
             used.append(transform.name)
             again = f"_{used.count(transform.name)}" if used.count(transform.name) > 1 else ""
-            # Each computation over a mesh, and each vmap, around this one has given the operand an axis.
-            rank = sum(name in ("pjit", "vmap") for name in names[:number])
-            place = Place(f"in_{transform.name}{again}", self.cell.device_count, rank, self.cell.taps_tangents)
+            place = Place(f"in_{transform.name}{again}", count, range(count), self.cell.taps_tangents)
             functions.append(transform.source(function, place, stride))
             function = place.name
         self.outermost = function

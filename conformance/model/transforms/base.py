@@ -1,6 +1,6 @@
 """A transform: one object with two faces. One wraps a JAX function, the other computes the right outcome.
 
-A third method writes the JAX face as source, for programs that import nothing of the suite.
+The JAX face is a text: cells run it, and programs that import nothing of the suite have it.
 
 Every transform turns a function of one array into a function of one array of the same shape, so
 that any two compose. It makes its batch elements, steps, or device slices from the operand by adding distinct
@@ -11,14 +11,16 @@ only from the implementation, and not from a data dependency.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ...spec.jax_versions import shard_map
 from ..worlds import ModelFunction
 
 JaxFunction: TypeAlias = Callable[[jax.Array], jax.Array]
@@ -45,7 +47,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a transform in a printed program.
+    """The place of a transform in a program.
 
     The program also has `callback`, the callback under test, and `devices` and `mesh` where its text names them.
     """
@@ -53,8 +55,8 @@ class Place:
     name: str
     """The name of the transformed function."""
     device_count: int
-    rank: int = 0
-    """The number of axes of the operand."""
+    own: Sequence[int]
+    """The devices of the process that runs the program."""
     taps_tangents: bool = False
     """As in `Setting`."""
 
@@ -64,27 +66,37 @@ class Place:
         return f"{self.name}_helper"
 
 
-def offsets_source(count: int, stride: float) -> str:
-    """An array of the first multiples of a stride."""
-    return f"np.float32([{', '.join(str(number * int(stride)) for number in range(count))}])"
+def offsets_source(numbers: Iterable[int], stride: float) -> str:
+    """An array of these multiples of a stride."""
+    return f"np.float32([{', '.join(str(number * int(stride)) for number in numbers)}])"
 
 
-class Transform(Protocol):
-    @property
-    def name(self) -> str: ...
+class Transform:
+    name: str
+    promises: tuple[str, ...]
+    radix = 1
+    """An odd number, larger than the largest multiple of `stride` that the transform adds."""
 
-    @property
-    def promises(self) -> tuple[str, ...]: ...
+    def source(self, function: str, place: Place, stride: float) -> str:
+        """The JAX face as statements that define `place.name`; `function` is the name of the inner function.
 
-    @property
-    def radix(self) -> int:
-        """An odd number, larger than the largest multiple of `stride` that the transform adds."""
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        """The transformed JAX function; its offsets are multiples of `stride`."""
+        Its offsets are multiples of `stride`.
+        """
+        raise NotImplementedError
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         """The same in the semantic model: expected callbacks and result."""
+        raise NotImplementedError
 
-    def source(self, function: str, place: Place, stride: float) -> str:
-        """The JAX face as statements that define `place.name`; `function` is the name of the inner function."""
+    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
+        """The transformed JAX function."""
+        own = [number for number, one in enumerate(setting.devices) if one.process_index == jax.process_index()]
+        place = Place(f"in_{self.name}", len(setting.devices), own, setting.taps_tangents)
+        names = {
+            **{"jax": jax, "jnp": jnp, "np": np, "shard_map": shard_map},
+            **{"NamedSharding": NamedSharding, "PartitionSpec": PartitionSpec},
+            **{"function": function, "callback": setting.probe, "devices": setting.devices, "mesh": setting.mesh},
+        }
+        exec(compile(self.source("function", place, stride), f"<{self.name}>", "exec"), names)
+        made: JaxFunction = names[place.name]
+        return made

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 from ..values import Value
 from ..worlds import ModelFunction, World
-from .base import JaxFunction, Place, Setting, offsets_source
+from .base import Place, Transform, offsets_source
 
 BATCH_SIZE = 2
 
 
-class Vmap:
+class Vmap(Transform):
     name = "vmap"
     promises = ("H7",)
     radix = 3
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        offsets = np.arange(BATCH_SIZE, dtype=np.float32) * np.float32(stride)
-
-        def batched(x: jax.Array) -> jax.Array:
-            # The batch is the last axis, after one of size one. So the batches of nested vmaps are different axes of
-            # a callback's operand, and a callback that receives them in the wrong order receives wrong axes.
-            batch = jnp.expand_dims(x, (-2, -1)) + offsets
-            return jnp.sum(jax.vmap(function, in_axes=-1)(batch), axis=(0, -1))
-
-        return batched
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         offsets = [element * stride for element in range(BATCH_SIZE)]
@@ -41,7 +26,9 @@ class Vmap:
         return batched
 
     def source(self, function: str, place: Place, stride: float) -> str:
+        # The batch is the last axis, after one of size one. So the batches of nested vmaps are different axes of a
+        # callback's operand, and a callback that receives them in the wrong order receives wrong axes.
         return f"""\
 def {place.name}(x):
-    batch = jnp.expand_dims(x, (-2, -1)) + {offsets_source(BATCH_SIZE, stride)}
+    batch = jnp.expand_dims(x, (-2, -1)) + {offsets_source(range(BATCH_SIZE), stride)}
     return jnp.sum(jax.vmap({function}, in_axes=-1)(batch), axis=(0, -1))"""

@@ -1,58 +1,20 @@
 """scan, while_loop, fori_loop, cond.
 
 Bodies and branches close over no operand and are made once per program. So JAX compiles a loop once
-for all runs of an eager program, and not again for every run.
+for all runs of an eager program, and not again for every run. A sum that begins with the operand needs no zero, which
+would be a kernel more to compile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
-
-import jax
-import jax.numpy as jnp
-import numpy as np
 
 from ..values import Value, select
 from ..worlds import ModelFunction, World
-from .base import JaxFunction, Place, Setting, offsets_source
-
-State: TypeAlias = tuple[jax.Array, jax.Array]
-"""The sum so far and the operand."""
-
-LoopState: TypeAlias = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
-"""The step, the number of steps, the sum so far and the operand."""
+from .base import Place, Transform, offsets_source
 
 SCAN_STEPS = 2
 FORI_STEPS = 3
-
-
-def _odd(x: jax.Array) -> jax.Array:
-    """1 or 0 from the first element, so that a predicate depends on the data, and so on the batch element."""
-    return jax.lax.rem(jax.lax.stop_gradient(x).ravel()[0], np.float32(2))
-
-
-def _while_loop(unfinished: Callable[[LoopState], jax.Array], body: Callable[[LoopState], LoopState]) -> JaxFunction:
-    """A loop of one or two steps; the operand decides."""
-
-    def looped(x: jax.Array) -> jax.Array:
-        limit = _odd(x) + np.float32(1)
-        # Inside shard_map the start of a carry must vary over the mesh as x does, and a zero does not.
-        start = (limit - limit, limit, x, x)
-        _, _, total, _ = jax.lax.while_loop(unfinished, body, start)
-        return total
-
-    return looped
-
-
-def _add_step(function: JaxFunction, state: State, offset: jax.Array) -> State:
-    """One step of a loop that adds the function of operands with offsets to the operand.
-
-    A sum that begins with the operand needs no zero, which would be a kernel more to compile.
-    """
-    total, x = state
-    return total + function(x + offset), x
 
 
 def _model_loop(function: ModelFunction, stride: float, steps: int) -> ModelFunction:
@@ -67,34 +29,23 @@ def _model_loop(function: ModelFunction, stride: float, steps: int) -> ModelFunc
     return looped
 
 
-_ODD_SOURCE = "jax.lax.rem(jax.lax.stop_gradient(x).ravel()[0], np.float32(2))"
-"""The source of `_odd`."""
+_ODD = "jax.lax.rem(jax.lax.stop_gradient(x).ravel()[0], np.float32(2))"
+"""1 or 0 from the first element, so that a predicate depends on the data, and so on the batch element."""
 
 
-def _while_source(name: str, unfinished: str, body: str) -> str:
-    """The source of `_while_loop`."""
+def _while_loop(name: str, unfinished: str, body: str) -> str:
+    """A loop of one or two steps; the operand decides."""
+    # Inside shard_map the start of a carry must vary over the mesh as x does, and a zero does not.
     return f"""\
 def {name}(x):
-    limit = {_ODD_SOURCE} + 1
+    limit = {_ODD} + 1
     return jax.lax.while_loop({unfinished}, {body}, (limit - limit, limit, x, x))[2]"""
 
 
-class Scan:
+class Scan(Transform):
     name = "scan"
     promises = ("H4", "H5")
     radix = 3
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        offsets = np.arange(SCAN_STEPS, dtype=np.float32) * np.float32(stride)
-
-        def step(state: State, offset: jax.Array) -> tuple[State, None]:
-            return _add_step(function, state, offset), None
-
-        def scanned(x: jax.Array) -> jax.Array:
-            (total, _), _ = jax.lax.scan(step, (x, x), jnp.asarray(offsets))
-            return total
-
-        return scanned
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         return _model_loop(function, stride, SCAN_STEPS)
@@ -106,24 +57,14 @@ def {place.helper}(state, offset):
     return (total + {function}(x + offset), x), None
 
 def {place.name}(x):
-    (total, _), _ = jax.lax.scan({place.helper}, (x, x), jnp.asarray({offsets_source(SCAN_STEPS, stride)}))
+    (total, _), _ = jax.lax.scan({place.helper}, (x, x), jnp.asarray({offsets_source(range(SCAN_STEPS), stride)}))
     return total"""
 
 
-class ForiLoop:
+class ForiLoop(Transform):
     name = "fori"
     promises = ("H4", "H5")
     radix = 3
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        def body(step: int, state: State) -> State:
-            return _add_step(function, state, jnp.float32(step) * np.float32(stride))
-
-        def looped(x: jax.Array) -> jax.Array:
-            total, _ = jax.lax.fori_loop(0, FORI_STEPS, body, (x, x))
-            return total
-
-        return looped
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         return _model_loop(function, stride, FORI_STEPS)
@@ -138,24 +79,12 @@ def {place.name}(x):
     return jax.lax.fori_loop(0, {FORI_STEPS}, {place.helper}, (x, x))[0]"""
 
 
-class WhileBody:
+class WhileBody(Transform):
     """A loop whose body runs the function; its length depends on the data."""
 
     name = "while_body"
     promises = ("H4", "H5", "H7")
     radix = 5
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        def unfinished(state: LoopState) -> jax.Array:
-            step, limit, _, _ = state
-            return step < limit
-
-        def body(state: LoopState) -> LoopState:
-            step, limit, total, x = state
-            total = total + function(x + step * np.float32(stride))
-            return step + np.float32(1), limit, total, x
-
-        return _while_loop(unfinished, body)
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         def looped(world: World, x: Value) -> Value:
@@ -173,35 +102,26 @@ class WhileBody:
         return looped
 
     def source(self, function: str, place: Place, stride: float) -> str:
-        body = f"""\
-def {place.helper}(state):
+        unfinished, body = f"{place.name}_unfinished", place.helper
+        functions = f"""\
+def {unfinished}(state):
+    return state[0] < state[1]
+
+def {body}(state):
     step, limit, total, x = state
-    return step + 1, limit, total + {function}(x + step * {int(stride)}), x
+    total = total + {function}(x + step * {int(stride)})
+    return step + 1, limit, total, x
 
 """
-        return body + _while_source(place.name, "lambda state: state[0] < state[1]", place.helper)
+        return functions + _while_loop(place.name, unfinished, body)
 
 
-class WhileCond:
+class WhileCond(Transform):
     """A loop whose condition runs the function, once more than the body runs."""
 
     name = "while_cond"
     promises = ("H4", "H5", "H7")
     radix = 5
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        def unfinished(state: LoopState) -> jax.Array:
-            step, limit, _, x = state
-            result = function(x + step * np.float32(stride))
-            # All results are positive, so the function never changes the predicate. The compiler
-            # cannot know this, and keeps the function.
-            return (step < limit) & (result.ravel()[0] > 0)
-
-        def body(state: LoopState) -> LoopState:
-            step, limit, total, x = state
-            return step + np.float32(1), limit, total + x * np.float32(2), x
-
-        return _while_loop(unfinished, body)
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         def looped(world: World, x: Value) -> Value:
@@ -222,34 +142,28 @@ class WhileCond:
 
     def source(self, function: str, place: Place, stride: float) -> str:
         unfinished, body = place.helper, f"{place.name}_body"
+        # All results are positive, so the function never changes the predicate. The compiler cannot know this, and
+        # keeps the function.
         functions = f"""\
 def {unfinished}(state):
     step, limit, _, x = state
-    return (step < limit) & ({function}(x + step * {int(stride)}).ravel()[0] > 0)
+    result = {function}(x + step * {int(stride)})
+    return (step < limit) & (result.ravel()[0] > 0)
 
 def {body}(state):
     step, limit, total, x = state
     return step + 1, limit, total + x * 2, x
 
 """
-        return functions + _while_source(place.name, unfinished, body)
+        return functions + _while_loop(place.name, unfinished, body)
 
 
-class Cond:
+class Cond(Transform):
     """Both branches run the function, on different values."""
 
     name = "cond"
     promises = ("H4", "H5", "H7")
     radix = 3
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        def when_even(x: jax.Array) -> jax.Array:
-            return function(x + np.float32(2 * stride))
-
-        def branched(x: jax.Array) -> jax.Array:
-            return jax.lax.cond(_odd(x) > 0, function, when_even, x)
-
-        return branched
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         def branched(world: World, x: Value) -> Value:
@@ -269,4 +183,4 @@ def {place.helper}(x):
     return {function}(x + {2 * int(stride)})
 
 def {place.name}(x):
-    return jax.lax.cond({_ODD_SOURCE} > 0, {function}, {place.helper}, x)"""
+    return jax.lax.cond({_ODD} > 0, {function}, {place.helper}, x)"""

@@ -5,32 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..values import PRIMAL, Infinitesimal, Value, fresh_infinitesimal
 from ..worlds import ModelFunction, Reverse, World
-from .base import JaxFunction, Place, Setting
+from .base import Place, Transform
 
 CUSTOM_SLOPE = 2.0
 """The custom rules' derivative. It differs from the function's own derivative, so that a lost rule shows."""
 
 
-class Jvp:
+class Jvp(Transform):
     """The sum of primal and tangent."""
 
     name = "jvp"
     promises = ("H6",)
-    radix = 1
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        def pushed(x: jax.Array) -> jax.Array:
-            # The tangent depends on x, and so is batched if x is.
-            primal, tangent = jax.jvp(function, (x,), (x - x + np.float32(1),))
-            return primal + tangent
-
-        return pushed
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         def pushed(world: World, x: Value) -> Value:
@@ -41,27 +30,18 @@ class Jvp:
         return pushed
 
     def source(self, function: str, place: Place, stride: float) -> str:
+        # The tangent depends on x, and so is batched if x is.
         return f"""\
 def {place.name}(x):
     primal, tangent = jax.jvp({function}, (x,), (x - x + np.float32(1),))
     return primal + tangent"""
 
 
-class Grad:
+class Grad(Transform):
     """The gradient of the function; a last callback marks the end of the forward pass."""
 
     name = "grad"
     promises = ("H6",)
-    radix = 1
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        def loss(x: jax.Array) -> jax.Array:
-            result = function(x)
-            # The result has no derivative and is unused, so a faulty autodiff could easily drop this callback.
-            setting.probe("forward_end", jax.lax.stop_gradient(result))
-            return jnp.sum(result)
-
-        return jax.grad(loss)
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         def pulled(world: World, x: Value) -> Value:
@@ -76,6 +56,7 @@ class Grad:
         return pulled
 
     def source(self, function: str, place: Place, stride: float) -> str:
+        # The result has no derivative and is unused, so a faulty autodiff could easily drop this callback.
         return f"""\
 def {place.helper}(x):
     result = {function}(x)
@@ -85,15 +66,11 @@ def {place.helper}(x):
 {place.name} = jax.grad({place.helper})"""
 
 
-class Detached:
+class Detached(Transform):
     """No derivative reaches the function: a callback that refuses derivatives must work here."""
 
     name = "detached"
     promises = ("H6",)
-    radix = 1
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        return lambda x: function(jax.lax.stop_gradient(x)) + x
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         return lambda world, x: function(world, x.primal()) + x
@@ -104,15 +81,11 @@ def {place.name}(x):
     return {function}(jax.lax.stop_gradient(x)) + x"""
 
 
-class Remat:
+class Remat(Transform):
     """checkpoint: the backward pass runs the function a second time."""
 
     name = "remat"
     promises = ("H6",)
-    radix = 1
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        return jax.checkpoint(function)
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         def checkpointed(world: World, x: Value) -> Value:
@@ -136,28 +109,11 @@ class Remat:
         return f"{place.name} = jax.checkpoint({function})"
 
 
-class CustomJvp:
+class CustomJvp(Transform):
     """A rule that taps the tangent. Under grad JAX transposes the tap, and it sees the cotangent."""
 
     name = "custom_jvp"
     promises = ("H6",)
-    radix = 1
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        @jax.custom_jvp
-        def ruled(x: jax.Array) -> jax.Array:
-            return function(x)
-
-        @ruled.defjvp
-        def rule(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-            (x,), (tangent,) = primals, tangents
-            result = function(x)
-            if setting.taps_tangents:
-                tangent = setting.probe("tangent", tangent)
-            # The slope depends on x, so that the cotangent of the tap is batched if x is.
-            return result, tangent * (x - x + np.float32(CUSTOM_SLOPE))
-
-        return ruled
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         def ruled(world: World, x: Value) -> Value:
@@ -175,6 +131,7 @@ class CustomJvp:
 
     def source(self, function: str, place: Place, stride: float) -> str:
         tapped = 'callback("tangent", tangent)' if place.taps_tangents else "tangent"
+        # The slope depends on x, so that the cotangent of the tap is batched if x is.
         return f"""\
 @jax.custom_jvp
 def {place.name}(x):
@@ -186,27 +143,11 @@ def {place.helper}(primals, tangents):
     return {function}(x), {tapped} * (x - x + {int(CUSTOM_SLOPE)})"""
 
 
-class CustomVjp:
+class CustomVjp(Transform):
     """The documented recipe for tapping cotangents: the backward rule runs the callback."""
 
     name = "custom_vjp"
     promises = ("H6",)
-    radix = 1
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        @jax.custom_vjp
-        def ruled(x: jax.Array) -> jax.Array:
-            return function(x)
-
-        def forward(x: jax.Array) -> tuple[jax.Array, None]:
-            return function(x), None
-
-        def backward(_: None, cotangent: jax.Array) -> tuple[jax.Array]:
-            setting.probe("cotangent", cotangent)
-            return (cotangent * np.float32(CUSTOM_SLOPE),)
-
-        ruled.defvjp(forward, backward)
-        return ruled
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         def ruled(world: World, x: Value) -> Value:

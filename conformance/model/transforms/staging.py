@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import jax
-
 from ..worlds import ModelFunction
-from .base import JaxFunction, Place, Setting
+from .base import Place, Transform
 
 
-class Eager:
+class Eager(Transform):
     name = "eager"
     promises = ("H4",)
-    radix = 1
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        return function
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         return function
@@ -23,13 +17,9 @@ class Eager:
         return f"{place.name} = {function}"
 
 
-class Jit:
+class Jit(Transform):
     name = "jit"
     promises = ("H4",)
-    radix = 1
-
-    def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        return jax.jit(function)
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         return lambda world, x: function(world.in_program(), x)

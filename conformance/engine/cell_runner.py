@@ -12,7 +12,7 @@ from ..spec.platforms import platform_named
 from ..spec.topology import WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION, names
 from ..worker.process_group import ProcessGroup
-from ..worker.processes import OtherPython, WorkerProcess, WorkerStartError
+from ..worker.processes import OtherPython, WorkerStartError
 from ..worker.transport import Cluster
 from .journal import Journal
 from .tasks import Kind, Task
@@ -45,7 +45,7 @@ class CellRunner:
     preceding_cells: list[Task] = field(default_factory=list)
     """The cells that have run in the present process."""
     _stats: WorkerStats = field(default_factory=WorkerStats)
-    _worker: WorkerProcess | ProcessGroup | None = None
+    _worker: ProcessGroup | None = None
     _kind: Kind | None = None
     """The kind of the present process."""
     _quick: Sequence[str] = QUICK_COMPILATION
@@ -72,7 +72,7 @@ class CellRunner:
         self.preceding_cells.append(task)
         return outcome, preceding
 
-    def _shared(self, task: Task) -> WorkerProcess | ProcessGroup:
+    def _shared(self, task: Task) -> ProcessGroup:
         """The process for cells of this kind."""
         if self._worker and (not self._worker.alive or self._kind != task.kind):
             self.finish()
@@ -91,10 +91,9 @@ class CellRunner:
         key = (implementation, callback, program.rpartition(".")[2], topology)
         if key not in self._tried:
             worker = self._shared(replace(task, isolated=False, xla_flags=()))
-            if isinstance(worker, WorkerProcess):
-                self._tried[key] = worker.run(task.id, task.deadline, trial=True)
-        outcome = self._tried.get(key)
-        return outcome if outcome and outcome.verdict is Verdict.UNSUPPORTED else None
+            self._tried[key] = worker.run(task.id, task.deadline, trial=True)
+        outcome = self._tried[key]
+        return outcome if outcome.verdict is Verdict.UNSUPPORTED else None
 
     def run_alone(self, task: Task, after: Sequence[Task] = ()) -> Outcome:
         """Run a cell in a process of its own, after the cells in `after`, whose outcomes are ignored.
@@ -140,14 +139,14 @@ class CellRunner:
         stats, self._stats = self._stats, WorkerStats()
         return stats
 
-    def _note(self, worker: WorkerProcess | ProcessGroup, ending: Outcome) -> None:
+    def _note(self, worker: ProcessGroup, ending: Outcome) -> None:
         if ending.verdict is not Verdict.PASS:
             words = f"{worker.topology.name}: {ending.label}: {ending.reason}"
             self._stats.exit_problems.append(words)
             if self.journal:
                 self.journal.write(event="problem", words=words)
 
-    def _start(self, task: Task) -> WorkerProcess | ProcessGroup:
+    def _start(self, task: Task) -> ProcessGroup:
         # Without this, thousands of cells of a kind that cannot start would each wait for the same error.
         if refusal := self._refused.get(task.kind):
             raise refusal
@@ -166,16 +165,19 @@ class CellRunner:
             raise
         return worker
 
-    def _start_or_try_again(self, task: Task) -> WorkerProcess | ProcessGroup:
+    def _start_or_try_again(self, task: Task) -> ProcessGroup:
+        if self.python and task.in_several_processes:
+            raise WorkerStartError(
+                f"{task.id} needs several processes, and these have the interpreter of the run: run it there"
+            )
         for last_time in (False, True):
             self._stats.process_starts += 1
             try:
-                if task.in_several_processes:
-                    return self._start_group(task)
-                return WorkerProcess(
+                return ProcessGroup(
                     *(task.topology, task.implementation, self.log, task.xla_flags),
                     quick=self._quick,
                     python=self.python,
+                    cluster=self.cluster,
                 )
             except WorkerStartError as error:
                 # XLA ends a process with unknown flags, and names the flags.
@@ -185,20 +187,7 @@ class CellRunner:
                     raise
         raise AssertionError("unreachable")
 
-    def _start_group(self, task: Task) -> ProcessGroup:
-        """The processes for a cell, on this machine or on the hosts of a cluster's job."""
-        if self.python:
-            raise WorkerStartError(
-                f"{task.id} needs several processes, and these have the interpreter of the run: run it there"
-            )
-        return ProcessGroup(
-            *(task.topology, task.implementation, self.log, task.xla_flags),
-            quick=self._quick,
-            start_workers=self.cluster.start if self.cluster else None,
-            coordinator_address=self.cluster.coordinator_address if self.cluster else None,
-        )
-
-    def _observe(self, worker: WorkerProcess | ProcessGroup, task: Task) -> Outcome:
+    def _observe(self, worker: ProcessGroup, task: Task) -> Outcome:
         self._write("begin", task)
         outcome = worker.run(task.id, task.deadline)
         self._write("end", task, outcome)

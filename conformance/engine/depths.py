@@ -11,7 +11,7 @@ from typing import Any
 from ..spec.depths import Depth
 from ..spec.platform_targets import TARGETS
 from ..spec.topology import Topology, WrongPlatformError
-from ..worker.processes import WorkerProcess
+from ..worker.process_group import ProcessGroup
 from .options import AUTO
 
 
@@ -86,6 +86,6 @@ def _try_compiler(platform: str) -> str:
 
 def _probe(topology: Topology) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        worker = WorkerProcess(topology, None, Path(folder) / "probe.log")
+        worker = ProcessGroup(topology, None, Path(folder) / "probe.log")
         worker.finish()
         return worker.run_info

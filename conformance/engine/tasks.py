@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..expectations.entries import Expectations
-from ..spec.depths import Depth
 from ..spec.topology import Topology
 from ..worker.transport import Cluster
 from .first_cells import place_of
@@ -41,8 +40,7 @@ class Task:
 
     @property
     def in_several_processes(self) -> bool:
-        """Whether several processes run the cell together: below the depth of a run, one process does."""
-        return self.topology.processes > 1 and self.topology.depth is Depth.RUN
+        return self.topology.in_several_processes
 
 
 def in_running_order(tasks: Iterable[Task], processes: int = 1) -> list[Task]:

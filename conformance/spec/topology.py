@@ -42,6 +42,11 @@ class Topology:
         return self.device_count // self.processes
 
     @property
+    def in_several_processes(self) -> bool:
+        """Whether several processes run each cell together: below the depth of a run, one process does."""
+        return self.processes > 1 and self.depth is Depth.RUN
+
+    @property
     def name(self) -> str:
         """For example `cpu-8dev`, `cpu-2x4` for two processes of four devices, or `tpu-4dev@compile`."""
         return self.name_with()

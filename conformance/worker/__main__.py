@@ -12,27 +12,19 @@ import json
 import os
 import signal
 import sys
-import traceback
 from typing import Any, TextIO
 
 import jax
 
 from ..cases.harness.extensions import PLATFORM, extend
-from ..cases.harness.running import run_case, try_callback_of
-from ..implementations import Implementation, load
-from ..oracle.history import Recorder
-from ..oracle.verdicts import Outcome, Verdict
-from ..planning.cells import CaseCell, NotInReleaseError, TableCell, parse_cell
+from ..implementations import load
 from ..spec.depths import Depth
 from ..spec.topology import WrongPlatformError, parse_topology
-from .aot import take_cell
 from .devices import devices_of
-from .execution import run_cell, run_table_cell
-from .group_worker import join, serve_group_worker
 from .parent import end_with_parent
 from .private_jax import quick_locations, reuse_contexts
-from .processes import TRIAL
 from .run_info import run_info
+from .serving import join, serve
 
 
 def main() -> None:
@@ -71,38 +63,8 @@ def main() -> None:
         _report(reports, event="refused", reason=str(error))
         return
     _report(reports, event="ready", run_info=run_info(devices, topology))
-    if implementation is not None and arguments.coordinator:
-        serve_group_worker(reports, devices, implementation)
-    elif implementation is not None:
-        _serve(reports, devices, implementation)
-
-
-def _serve(reports: TextIO, devices: list[jax.Device], implementation: Implementation) -> None:
-    recorder = Recorder({device.id: index for index, device in enumerate(devices)})
-    for line in sys.stdin:
-        command = json.loads(line)
-        # The engine asks for the trial of a callback in place of an isolated case.
-        trial, cell_id = command["do"] == TRIAL, command["cell"]
-        _report(reports, event="begin", cell=cell_id)
-        try:
-            cell = parse_cell(cell_id)
-            if isinstance(cell, CaseCell) and trial:
-                outcome = try_callback_of(cell.case, implementation, devices)
-            elif isinstance(cell, CaseCell):
-                outcome = run_case(cell.case, implementation, devices)
-            elif cell.topology.depth is not Depth.RUN:
-                outcome = take_cell(cell, implementation, recorder, devices)
-            elif isinstance(cell, TableCell):
-                outcome = run_table_cell(cell, implementation, recorder, devices)
-            else:
-                outcome = run_cell(cell, implementation, recorder, devices)
-        except NotInReleaseError as error:
-            # The cell was planned for another release than this worker's.
-            outcome = Outcome(Verdict.UNSUPPORTED, None, error.reason, anomaly="not applicable")
-        except Exception:
-            reason = traceback.format_exc(limit=-4)
-            outcome = Outcome(Verdict.HARNESS_ERROR, None, reason)
-        _report(reports, event="end", cell=cell_id, outcome=outcome.as_json())
+    if implementation is not None:
+        serve(reports, devices, implementation)
 
 
 def _report(reports: TextIO, **line: Any) -> None:

@@ -1,6 +1,6 @@
-"""Several worker processes that run each cell together: the processes of a topology such as `cpu-2x4`.
+"""The worker processes of a topology: mostly one, and several that run each cell together for one such as `cpu-2x4`.
 
-A group has the interface of `WorkerProcess`. The end of one process ends the group, and costs the cell in flight alone.
+The end of one process ends the group, and costs the cell in flight alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,16 @@ from ..oracle.stages import stacks_in, stage_of_stacks
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.topology import Topology, WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION
-from .processes import EXIT_DEADLINE, STACK_DUMP_SECONDS, START_DEADLINE, WorkerStartError, worker_environment
-from .transport import KILL_DEADLINE, LocalTransport, Start, Transport, cause, last_words
+from .processes import (
+    EXIT_DEADLINE,
+    STACK_DUMP_SECONDS,
+    START_DEADLINE,
+    TRIAL,
+    OtherPython,
+    WorkerStartError,
+    worker_environment,
+)
+from .transport import KILL_DEADLINE, Cluster, LocalTransport, Start, Transport, cause, last_words
 
 GRACE = 2.0
 """After the end of one process, the others have so many seconds to end in their own words."""
@@ -33,48 +41,39 @@ ONE_SIDED = 20.0
 LATEST_SECONDS = 0.5
 """A missing callback that still runs in this time after the barriers counts as late."""
 
-LONGEST_WORDS = 3000
-
-StartWorkers = Callable[[Sequence[Start]], Sequence[Transport]]
-"""Starts the processes of a group."""
+LONGEST_WORDS = 4000
 
 
 class ProcessGroup:
-    """The processes of one topology, for one implementation. `run` never raises because a cell crashes or hangs."""
+    """The processes of one topology, for one implementation, or for none to ask only what devices there are.
+
+    `run` never raises because a cell crashes or hangs.
+    """
 
     def __init__(
         self,
         topology: Topology,
-        implementation: str,
+        implementation: str | None,
         log: Path,
         extra_xla_flags: Sequence[str] = (),
         quick: Sequence[str] = QUICK_COMPILATION,
-        start_workers: StartWorkers | None = None,
-        coordinator_address: str | None = None,
+        python: OtherPython | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
-        """Start the processes on this machine, or by `start_workers` on others, with the address where they meet."""
+        """Start the processes: by default with this process's own interpreter, and on this machine."""
         self.topology = topology
-        self.implementation = implementation
         self.log = log
         self.buried = False
         """Whether this object has seen the end of the processes and reported it in an outcome."""
         self._port: socket.socket | None = None
-        if coordinator_address is None:
-            self._port, coordinator_address = _held_port()
-        own = worker_environment(topology, extra_xla_flags, os.environ, quick)
-        changed = {name: value for name, value in own.items() if os.environ.get(name) != value}
-        absent = tuple(os.environ.keys() - own.keys())
-        starts = [
-            Start(
-                [topology.name, implementation, "--process", str(rank), "--coordinator", coordinator_address],
-                changed,
-                absent,
-            )
-            for rank in range(topology.processes)
-        ]
-        self._transports = list(
-            start_workers(starts) if start_workers else map(self._local, starts, range(len(starts)))
-        )
+        inherited = python.environment(os.environ) if python else os.environ
+        own = worker_environment(topology, extra_xla_flags, inherited, quick, python.jaxlib if python else None)
+        arguments = [topology.name, *([implementation] if implementation else [])]
+        self._several = topology.in_several_processes
+        if self._several:
+            self._transports = self._together(arguments, own, cluster)
+        else:
+            self._transports = [LocalTransport(arguments, own, log, python.executable if python else None)]
         self._selector = selectors.DefaultSelector()
         for rank, transport in enumerate(self._transports):
             self._selector.register(transport, selectors.EVENT_READ, rank)
@@ -88,8 +87,24 @@ class ProcessGroup:
             self.kill()
             raise
 
-    def _local(self, start: Start, rank: int) -> Transport:
-        return LocalTransport.of(start, self.log.with_name(f"{self.log.stem}.process-{rank}{self.log.suffix}"))
+    def _together(
+        self, arguments: Sequence[str], own: Mapping[str, str], cluster: Cluster | None
+    ) -> Sequence[Transport]:
+        """Start several processes, here or on the hosts of a cluster's job."""
+        if cluster:
+            address = cluster.coordinator_address
+        else:
+            self._port, address = _held_port()
+        changed = {name: value for name, value in own.items() if os.environ.get(name) != value}
+        absent = tuple(os.environ.keys() - own.keys())
+        starts = [
+            Start([*arguments, "--process", str(rank), "--coordinator", address], changed, absent)
+            for rank in range(self.topology.processes)
+        ]
+        if cluster:
+            return cluster.start(starts)
+        logs = (self.log.with_name(f"{self.log.stem}.process-{rank}{self.log.suffix}") for rank in range(len(starts)))
+        return [*map(LocalTransport.of, starts, logs)]
 
     def _greeted(self) -> dict[str, Any]:
         hellos = self._answers({"ready", "refused"}, self._deadline(START_DEADLINE))
@@ -98,9 +113,9 @@ class ProcessGroup:
                 raise WrongPlatformError(hello["reason"])
         if len(hellos) < len(self._transports):
             self._put_down()
-            raise WorkerStartError(f"the processes for {self.topology.name} did not start: {self._words_of_all()}")
+            raise WorkerStartError(f"a worker for {self.topology.name} did not start: {self._words_of_all()}")
         info: dict[str, Any] = hellos[0]["run_info"]
-        return {**info, "processes": len(self._transports)}
+        return {**info, "processes": len(self._transports)} if self._several else info
 
     def _deadline(self, seconds: float) -> FairDeadline:
         return FairDeadline(seconds, *(transport.pid for transport in self._transports if transport.pid is not None))
@@ -111,26 +126,29 @@ class ProcessGroup:
             not self.buried and not self._ended and all(transport.wait(0.0) is None for transport in self._transports)
         )
 
-    def run(self, cell_id: str, deadline: float) -> Outcome:
-        """Run one cell in all processes. If one ends or exceeds the deadline, that is this cell's outcome."""
+    def run(self, cell_id: str, deadline: float, trial: bool = False) -> Outcome:
+        """Run one cell in all processes. If one ends or exceeds the deadline, that is this cell's outcome.
+
+        A `trial` asks only whether the platform has the callback of a case.
+        """
         started = time.monotonic()
         for transport in self._transports:
             transport.mark()
-        self._tell({"do": "run", "cell": cell_id})
+        self._tell({"do": TRIAL if trial else "run", "cell": cell_id})
         self._ends = ()
         until = self._deadline(deadline)
         answers = self._answers({"end"}, until, cell_id)
-        outcome = self._outcome(cell_id, answers, time.monotonic() - started)
+        outcome = self._outcome(answers, time.monotonic() - started)
         if outcome is None:
             outcome = self._judged(cell_id, answers, until)
-        return replace(outcome, seconds=time.monotonic() - started)
+        return replace(outcome, seconds=time.monotonic() - started) if self._several else outcome
 
-    def _outcome(self, cell_id: str, answers: Mapping[int, dict[str, Any]], seconds: float) -> Outcome | None:
+    def _outcome(self, answers: Mapping[int, dict[str, Any]], seconds: float) -> Outcome | None:
         """The outcome of a cell that cannot be judged, or that the processes have judged; None for a program."""
         missing = [rank for rank in range(len(self._transports)) if rank not in answers and rank not in self._ends]
         if missing or self._ended or self._ends:
-            hanging = [rank for rank in missing if rank not in self._ended]
-            crashed = [rank for rank in missing if rank in self._ended]
+            crashed = [rank for rank in missing if self._ended.get(rank) is not None]
+            hanging = [rank for rank in missing if rank not in crashed]
             self._put_down()
             if missing:
                 return self._broken(crashed, hanging, answers, seconds)
@@ -223,13 +241,14 @@ class ProcessGroup:
                 reports = self._transports[rank].reports()
                 if reports is None:
                     self._selector.unregister(self._transports[rank])
-                    self._ended[rank] = self._transports[rank].wait(EXIT_DEADLINE)
+                    # Its pipe closes a moment before it ends.
+                    self._ended[rank] = self._deadline(EXIT_DEADLINE).wait(self._transports[rank].wait)
                     awaited.discard(rank)
                     if rank not in self._ends:
                         at_last = min(at_last, time.monotonic() + GRACE)
                 for line in reports or ():
                     if line["event"] == "begin":
-                        self._ends = tuple(line["ends"])
+                        self._ends = tuple(line.get("ends", ()))
                         awaited -= {*self._ends}
                     elif line["event"] in wanted and line.get("cell") == cell_id:
                         found[rank] = line
@@ -240,7 +259,7 @@ class ProcessGroup:
 
     def _put_down(self) -> None:
         """End all processes; those that live write the stacks of their threads first."""
-        alive = [transport for rank, transport in enumerate(self._transports) if rank not in self._ended]
+        alive = [one for rank, one in enumerate(self._transports) if self._ended.get(rank) is None]
         for transport in alive:
             transport.show_stacks()
         if alive:
@@ -257,28 +276,31 @@ class ProcessGroup:
     ) -> Outcome:
         """The outcome of a cell in which processes ended or gave no answer."""
         failed = [
-            f"process {rank} said {' '.join(one[2] for one in answer['observation']['anomalies'])}"
+            f"{self._who(rank)} said {' '.join(one[2] for one in answer['observation']['anomalies'])}"
             for rank, answer in answers.items()
             if answer.get("observation", {}).get("verdict")
         ]
         # Whatever a process waits for, it writes its stacks at the signal, unless it is stopped.
         stopped = [rank for rank in hanging if crashed and not stacks_in(self._transports[rank].written())]
         if stopped:
-            who = " and ".join(f"process {rank}" for rank in stopped)
-            ends = ", ".join(f"process {rank} ended with {cause(self._ended[rank])}" for rank in crashed)
+            who = " and ".join(map(self._who, stopped))
+            ends = ", ".join(f"{self._who(rank)} ended with {cause(self._ended[rank])}" for rank in crashed)
             words = f"{who} is stopped: it gave no answer and no stacks; {ends}"
             return Outcome(Verdict.HANG, stage, "; ".join([words, *failed, self._words_of_all()]), seconds)
         if crashed:
             causes = {rank: cause(self._ended[rank]) for rank in crashed}
             first = crashed[0]
-            ended = ", ".join(f"process {rank} ended with {causes[rank]}" for rank in crashed)
+            ended = ", ".join(f"{self._who(rank)} ended with {causes[rank]}" for rank in crashed)
             reason = "; ".join([ended, *failed, self._words_of_all()])
             shown = stage or stage_of_stacks(self._transports[first].written())
             return Outcome(Verdict.CRASH, shown, reason, seconds, signal=causes[first])
-        who = " and ".join(f"process {rank}" for rank in hanging)
+        who = " and ".join(map(self._who, hanging))
         reason = "; ".join([f"no answer of {who} for {seconds:.0f} s", *failed, self._words_of_all()])
         shown = stage or stage_of_stacks(self._transports[hanging[0]].written())
         return Outcome(Verdict.HANG, shown, reason, seconds)
+
+    def _who(self, rank: int) -> str:
+        return f"process {rank}" if self._several else "the process"
 
     def _words_of_all(self) -> str:
         """The last words and the stacks of every process."""
@@ -287,14 +309,15 @@ class ProcessGroup:
             written = transport.written()
             stacks = stacks_in(written)
             words = last_words(written.replace(stacks, "") if stacks else written)
-            words_of_all.append(f"process {rank}: {words}" + (f"; stacks:\n{stacks[:LONGEST_WORDS]}" if stacks else ""))
+            words = f"process {rank}: {words}" if self._several else words
+            words_of_all.append(words + (f"; stacks:\n{stacks[:LONGEST_WORDS]}" if stacks else ""))
         return "\n".join(words_of_all)
 
 
 def _worst(outcomes: Mapping[int, Outcome]) -> Outcome:
     """The outcome of a cell that each process has judged for itself: the first that does not pass."""
     bad = {rank: outcome for rank, outcome in outcomes.items() if outcome.verdict is not Verdict.PASS}
-    if not bad:
+    if not bad or len(outcomes) == 1:
         return next(iter(outcomes.values()))
     broken = [rank for rank, outcome in bad.items() if outcome.verdict is Verdict.HARNESS_ERROR]
     rank = (broken or [*bad])[0]

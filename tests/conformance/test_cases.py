@@ -262,7 +262,7 @@ class RefusingWorker:
 
 @pytest.mark.contract("C51")
 def test_isolated_cases_of_a_refused_callback_share_a_process(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(cell_runner, "WorkerProcess", RefusingWorker)
+    monkeypatch.setattr(cell_runner, "ProcessGroup", RefusingWorker)
     runner = cell_runner.CellRunner(tmp_path / "log")
     names = ("wrong_shape.jit", "wrong_dtype.jit", "wrong_count.jit", "wrong_shape.pmap")
     tasks = [Task(f"jax/call/case.{name}/toy-1dev", "jax", Topology("toy", 1), 9.0, isolated=True) for name in names]

@@ -1,7 +1,7 @@
-"""A worker process that is one of several, which run the same cells together; `process_group` commands them.
+"""What a worker process does with its cells, alone or as one of several; `process_group` commands it.
 
-It reads commands from its standard input, as JSON lines. After each cell it reports what it saw of the program, and
-the first process judges what all of them saw.
+It reads commands from its standard input, as JSON lines. One of several reports after each program what it saw, and the
+first process judges what all of them saw.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from typing import Any, TextIO
 
 import jax
 
-from ..cases.harness.running import run_case
+from ..cases.harness.running import run_case, try_callback_of
 from ..implementations import Implementation
 from ..model.worlds import RefusalError
 from ..oracle.history import Recorder
 from ..oracle.observations import Observation, Wanted, judge_together, merged
 from ..oracle.verdicts import Outcome, Verdict
-from ..planning.cells import CaseCell, Cell, NotInReleaseError, ProgramCell, UnknownCellError, parse_cell
+from ..planning.cells import CaseCell, Cell, NotInReleaseError, ProgramCell, TableCell, UnknownCellError, parse_cell
+from ..spec.depths import Depth
 from ..spec.platforms import platform_named
 from ..spec.topology import Topology
-from .execution import observed, outcome_of
+from .aot import take_cell
+from .execution import observed, outcome_of, run_cell, run_table_cell
+from .processes import TRIAL
 
 START_SECONDS = 100
 HEARTBEAT_SECONDS = 10
@@ -51,8 +54,8 @@ def join(topology: Topology, coordinator: str, process: int, first_device: int |
     )
 
 
-def serve_group_worker(reports: TextIO, devices: Sequence[jax.Device], implementation: Implementation) -> None:
-    worker = _GroupWorker(devices, implementation)
+def serve(reports: TextIO, devices: Sequence[jax.Device], implementation: Implementation) -> None:
+    worker = _Worker(devices, implementation)
 
     def report(**line: Any) -> None:
         reports.write(json.dumps(line) + "\n")
@@ -61,10 +64,10 @@ def serve_group_worker(reports: TextIO, devices: Sequence[jax.Device], implement
         command = json.loads(text)
         cell_id = command["cell"]
         try:
-            if command["do"] == "run":
+            if command["do"] in ("run", TRIAL):
                 cell = parse_cell(cell_id)
                 report(event="begin", cell=cell_id, ends=cell.case.ends if isinstance(cell, CaseCell) else ())
-                answer = worker.run(cell)
+                answer = worker.run(cell, trial=command["do"] == TRIAL)
             elif command["do"] == "look again":
                 answer = worker.look_again()
             else:
@@ -82,7 +85,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {"outcome": outcome.as_json()}
 
 
-class _GroupWorker:
+class _Worker:
     """The last cell of this process."""
 
     def __init__(self, devices: Sequence[jax.Device], implementation: Implementation) -> None:
@@ -91,13 +94,20 @@ class _GroupWorker:
         self._recorder = Recorder({device.id: index for index, device in enumerate(devices)})
         self._seen = Observation(jax.process_index())
 
-    def run(self, cell: Cell) -> dict[str, Any]:
+    def run(self, cell: Cell, trial: bool) -> dict[str, Any]:
+        """A trial of a callback is in place of an isolated case."""
+        here = self._implementation, self._recorder, self._devices
         if isinstance(cell, CaseCell):
-            return _outcome(run_case(cell.case, self._implementation, self._devices))
+            run = try_callback_of if trial else run_case
+            return _outcome(run(cell.case, self._implementation, self._devices))
+        if cell.topology.depth is not Depth.RUN:
+            return _outcome(take_cell(cell, *here))
+        if cell.topology.processes == 1:
+            return _outcome(run_table_cell(cell, *here) if isinstance(cell, TableCell) else run_cell(cell, *here))
         if not isinstance(cell, ProgramCell):
             raise UnknownCellError(f"{cell.id} has no meaning in several processes")
         started = time.perf_counter()
-        self._seen, _ = observed(cell, self._implementation, self._recorder, self._devices)
+        self._seen, _ = observed(cell, *here)
         return {"observation": self._seen.as_json(), "seconds": time.perf_counter() - started}
 
     def look_again(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,76 +20,55 @@ MISMATCH = np.float32(1024)
 """Each wrong element of a result adds this to the program's number, so that no result is right by accident."""
 
 
-class Payload(Protocol):
-    """The data of one callback in a program."""
+@dataclass(frozen=True)
+class Payload:
+    """The data of one callback: the program's plain number, with a constant beside it if the callback takes a tree."""
 
-    def operand(self, value: jax.Array) -> Any: ...
-
-    def wanted(self, value: jax.Array) -> Any:
-        """The types of the results."""
-
-    def function(self, site: str, recorder: Recorder) -> Any:
-        """The host function of a callback that may have results."""
-
-    def parse(self, text: str) -> Any:
-        """The event of a callback from its printed text."""
-
-    def seen(self, operand: Any, site: str) -> str:
-        """The site of an event with this operand, with any error in the operand's tree."""
-
-    def new(self, value: jax.Array) -> Any:
-        """The right results, which the program computes itself."""
-
-    def received(self, value: jax.Array, result: Any) -> jax.Array:
-        """The program's number, from results with new values."""
-
-    def passed(self, value: jax.Array, result: Any) -> jax.Array:
-        """The program's number, from an operand that the callback has returned."""
+    callback: Callback
 
     @property
     def spread(self) -> bool:
         """Whether each leaf is a separate operand."""
-
-
-@dataclass(frozen=True)
-class PlainPayload:
-    """The program's plain number, with a constant beside it if the callback takes a tree."""
-
-    callback: Callback
-    spread = False
+        return False
 
     def operand(self, value: jax.Array) -> Any:
         return {"constant": np.float32(CONSTANT_OPERAND), "value": value} if self.callback.takes_tree else value
 
     def wanted(self, value: jax.Array) -> Any:
+        """The types of the results."""
         return jax.ShapeDtypeStruct(jnp.shape(value), jnp.float32)
 
     def function(self, site: str, recorder: Recorder) -> Any:
+        """The host function of a callback that may have results."""
         return ReturningFunction(site, recorder, self.callback.returns_new_value)
 
     def parse(self, text: str) -> Any:
+        """The event of a callback from its printed text."""
         return parse_array(text)
 
     def seen(self, operand: Any, site: str) -> str:
+        """The site of an event with this operand, with any error in the operand's tree."""
         return site
 
     def new(self, value: jax.Array) -> Any:
+        """The right results, which the program computes itself."""
         return value + np.float32(RETURNED_OFFSET)
 
     def received(self, value: jax.Array, result: Any) -> jax.Array:
+        """The program's number, from results with new values."""
         number: jax.Array = result
         return number
 
     def passed(self, value: jax.Array, result: Any) -> jax.Array:
+        """The program's number, from an operand that the callback has returned."""
         number: jax.Array = result["value"] if self.callback.takes_tree else result
         return number
 
 
 @dataclass(frozen=True)
-class DataPayload:
+class DataPayload(Payload):
     """The program's number as a kind of data; the program compares results element by element."""
 
-    callback: Callback
     data: DataKind
 
     @property
@@ -211,4 +190,4 @@ class DataFunction:
 
 
 def payload_of(callback: Callback, data: DataKind) -> Payload:
-    return PlainPayload(callback) if data.plain else DataPayload(callback, data)
+    return Payload(callback) if data.plain else DataPayload(callback, data)

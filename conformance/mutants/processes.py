@@ -3,109 +3,64 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import threading
-from collections import deque
 from typing import Any
 
 import jax
 import numpy as np
 
-from .host_functions import around, surround
-from .mutant import Library, Names, mutant
+from .host_functions import around
+from .multiplicity import dropped, duplicated
+from .mutant import Plant, mutant
+from .order import neighbours_swapped
 
-ONE_IN = 3
-
-
-def _in_second_process() -> bool:
-    return jax.process_index() == 1
-
-
-@mutant(
-    "the second process loses one callback in three",
-    "id_tap/shard_map/cpu-2x2 debug_callback/pmap/cpu-2x2 id_tap/jit/cpu-2x2",
-    "lost at callback",
-    words="in process 1",
-)
-def lost_in_second_process(library: Library) -> Names:
-    numbers = itertools.count(1)
-
-    def run(function: Any, *arguments: Any, **options: Any) -> None:
-        if not _in_second_process() or next(numbers) % ONE_IN:
-            function(*arguments, **options)
-
-    return surround(library, run, "id_tap", "debug.callback")
+TAPS = "id_tap/shard_map/cpu-2x2 debug_callback/pmap/cpu-2x2 id_tap/jit/cpu-2x2"
+WORDS = "in process 1"
 
 
-@mutant(
-    "the second process runs one callback in three twice",
-    "id_tap/shard_map/cpu-2x2 debug_callback/pmap/cpu-2x2 id_tap/jit/cpu-2x2",
-    "duplicate at callback",
-    words="in process 1",
-)
-def doubled_in_second_process(library: Library) -> Names:
-    numbers = itertools.count(1)
+def in_second_process(plant: Plant) -> Plant:
+    """A library that works in the first process, and is broken in the second."""
+    return functools.wraps(plant)(lambda library: plant(library) if jax.process_index() == 1 else {})
 
-    def run(function: Any, *arguments: Any, **options: Any) -> None:
-        function(*arguments, **options)
-        if _in_second_process() and not next(numbers) % ONE_IN:
-            function(*arguments, **options)
 
-    return surround(library, run, "id_tap", "debug.callback")
+for _name, _case, _cells, _symptom, _plant in (
+    ("lost", "loses some callbacks", TAPS, "lost at callback", dropped),
+    ("doubled", "runs some callbacks twice", TAPS, "duplicate at callback", duplicated),
+    (
+        "swapped",
+        "runs the second of two callbacks first",
+        "id_tap/jit/cpu-2x2",
+        "order at callback",
+        neighbours_swapped,
+    ),
+):
+    mutant(f"the second process {_case}", _cells, _symptom, words=WORDS, name=f"{_name}_in_second_process")(
+        in_second_process(_plant)
+    )
 
 
 @mutant(
     "the callbacks of the second process receive the devices of the first one",
     "id_tap_device/shard_map/cpu-2x2 call_device/pmap/cpu-2x2 id_tap_device/jit/cpu-2x2",
     "wrong device at callback",
-    words="in process 1",
+    words=WORDS,
 )
+@in_second_process
 @around("id_tap", "call")
 def device_of_first_process_received(function: Any, *arguments: Any, device: Any = None) -> Any:
-    if device is not None and _in_second_process():
-        # The device of the same place in the first process, as if each process numbered its own.
-        device = jax.devices()[jax.local_devices().index(device)]
-    return function(*arguments, **({} if device is None else {"device": device}))
-
-
-@mutant(
-    "of two callbacks of the second process the second runs first",
-    "id_tap/jit/cpu-2x2",
-    "order at callback",
-    words="in process 1",
-)
-def swapped_in_second_process(library: Library) -> Names:
-    held: deque[Any] = deque()
-    lock = threading.Lock()
-
-    def run(function: Any, *arguments: Any, **options: Any) -> None:
-        this = functools.partial(function, *arguments, **options)
-        with lock:
-            if _in_second_process() and not held:
-                held.append(this)
-                return
-            earlier = held.popleft() if held else None
-        this()
-        if earlier:
-            earlier()
-
-    def barrier_wait() -> None:
-        library.barrier_wait()
-        while held:
-            held.popleft()()
-
-    return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
+    # The device of the same place in the first process, as if each process numbered its own.
+    first = {} if device is None else {"device": jax.devices()[jax.local_devices().index(device)]}
+    return function(*arguments, **first)
 
 
 @mutant(
     "the last call of a program has a wrong result in the second process",
     "call/pmap/cpu-2x2 call/jit/cpu-2x2",
     "result at result",
-    words="in process 1",
+    words=WORDS,
 )
+@in_second_process
 @around("call")
 def wrong_result_in_second_process(function: Any, *arguments: Any, **options: Any) -> Any:
     result = function(*arguments, **options)
     # No other callback has the result of this one as its operand.
-    wrong = _in_second_process() and getattr(function, "site", "last") == "last"
-    return result + np.float32(1) if wrong else result
+    return result + np.float32(1) if getattr(function, "site", "last") == "last" else result

@@ -22,7 +22,7 @@ from ..engine.preparation import refuse_full_results
 from ..engine.requirements import DaskClusterError, require_distributed
 from ..engine.results_folder.locking import FolderLock
 from ..planning.plan_file import read_cells
-from ..spec.sources import versions
+from ..spec.suite import versions
 from .merge import read_shards, write_joined
 
 UNUSABLE = 2

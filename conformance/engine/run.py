@@ -18,7 +18,7 @@ from ..reports.provenance import Provenance
 from ..reports.report import Report
 from ..spec.depths import Depth
 from ..spec.platforms import platform_named
-from ..spec.sources import versions
+from ..spec.suite import versions
 from ..spec.topology import WrongPlatformError
 from ..worker.transport import Cluster
 from .conclusions import Conclusion, conclude_repeated

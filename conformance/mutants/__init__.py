@@ -17,7 +17,6 @@ from . import (  # noqa: F401 - each makes its mutants
     outside,
     processes,
     results,
-    surroundings,
     transformations,
 )
 from .mutant import MUTANTS as MUTANTS

@@ -14,7 +14,7 @@ import pytest
 from suite_runs import DEADLINE, PATH, Patch
 
 from conformance.cases.failures.runtime_targets import judge_end
-from conformance.cases.harness import child_processes, running, support
+from conformance.cases.harness import child_processes, running
 from conformance.cases.harness.case import Case
 from conformance.cases.harness.catalogue import all_cases
 from conformance.cases.harness.child_processes import ChildEndedError, Ended
@@ -281,7 +281,7 @@ def test_a_case_runs_before_it_is_called_unsupported(
     found = FOUND["pure_callback", "case.raises.jit"]
     case = replace(found, run=lambda one: one.check(passes, "lost", Stage.CALLBACK, "planted"))
     if refused:
-        monkeypatch.setattr(support, "stage_of", lambda error: Stage.LOWER)
-        monkeypatch.setattr(support, "_applied", lambda *_: (_ for _ in ()).throw(RuntimeError(NOT_FOUND)))
+        monkeypatch.setattr(running, "stage_of", lambda error: Stage.LOWER)
+        monkeypatch.setattr(running, "_applied", lambda *_: (_ for _ in ()).throw(RuntimeError(NOT_FOUND)))
     outcome = running.run_case(case, load("jax"), jax.devices()[:1])
     assert (outcome.verdict, outcome.cause) == (verdict, NOT_FOUND if verdict is Verdict.UNSUPPORTED else "")

@@ -112,7 +112,7 @@ def test_commands_on_pages_and_in_the_help_are_accepted() -> None:
         assert commands.parsed(words).command == words[0], command
 
 
-OF_PYTEST = ("engine.pytest_cells.plugin", "engine.execution", "worker.processes", "minimising.failures")
+OF_PYTEST = ("engine.pytest_cells.plugin", "engine.execution", "worker.process_group", "minimising.failures")
 WITHOUT_JAX = """\
 import contextlib, importlib, io, json, sys
 sys.modules["jax"] = None

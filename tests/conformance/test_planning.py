@@ -44,7 +44,7 @@ from conformance.spec.depths import Depth
 from conformance.spec.external_callbacks import EXTERNAL_CALLBACKS
 from conformance.spec.platform_targets import TARGETS
 from conformance.spec.topology import Topology, WrongPlatformError
-from conformance.worker import compile_only
+from conformance.worker import devices as worker_devices
 
 pytestmark = pytest.mark.contract("C1")
 
@@ -345,9 +345,9 @@ def test_a_compiler_must_refuse_what_is_wrong(
         if accepts is None or len(devices) not in accepts:
             raise RuntimeError("out of memory" if accepts is None else "no emitter for conformance_no_such_target")
 
-    monkeypatch.setattr(compile_only, "_compile", compiled)
+    monkeypatch.setattr(worker_devices, "_compile", compiled)
     try:
-        compile_only.check_controls(jax.devices()[:count], TARGETS[platform])
+        worker_devices.check_controls(jax.devices()[:count], TARGETS[platform])
     except WrongPlatformError as error:
         assert words is not None and words in str(error)
     else:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...spec.package import PACKAGE
-from ...spec.sources import versions
+from ...spec.suite import versions
 
 STOP_SECONDS = 10.0
 """A shard that is asked to end may write its results for so long."""

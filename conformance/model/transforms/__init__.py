@@ -7,11 +7,10 @@ that JAX itself refuses are declared in `planning.eligibility`.
 from __future__ import annotations
 
 from .base import JaxFunction, Probe, Setting, Transform
-from .batching import Vmap
 from .control_flow import Cond, ForiLoop, Scan, WhileBody, WhileCond
 from .derivatives import CustomJvp, CustomVjp, Detached, Grad, Jvp, Remat
 from .devices import JitOverMesh, Pmap, ShardMap
-from .staging import Eager, Jit
+from .staging import Eager, Jit, Vmap
 
 __all__ = ["TRANSFORMS", "JaxFunction", "Probe", "Setting", "Transform"]
 

@@ -89,7 +89,7 @@ class ExternalCallbacks:
         if callback.aliased:
             options["input_output_aliases"] = {0: 0}
         if callback.function == "buffer_callback":
-            return call(_WithContext(_Filling(function, callback.aliased)), wanted, **options)(*operands)
+            return call(_Filling(function, callback.aliased, with_context=True), wanted, **options)(*operands)
         if callback.in_place:
             return call(_Filling(function, callback.aliased), wanted, in_place=True, **options)(*operands)
         return call(_OfBuffer(function), wanted, **options)(*operands)
@@ -156,22 +156,16 @@ class _Filling:
 
     function: Callable[[Any], Any]
     aliased: bool
+    with_context: bool = False
 
-    def __call__(self, out: Any, *operands: Any) -> None:
+    def __call__(self, *given: Any) -> None:
+        out, *operands = given[self.with_context :]
         written = [_array(buffer) for buffer in jax.tree.leaves(out)]
         if self.aliased and _address(written[0]) != _address(_array(jax.tree.leaves(operands)[0])):
             raise AssertionError("the result's buffer is not the operand's, though they are to be aliased")
         results = jax.tree.leaves(self.function(*_copied(operands)))
         for array, result in zip(written, results, strict=True):
             array[...] = result
-
-
-@dataclass(frozen=True)
-class _WithContext:
-    filling: _Filling
-
-    def __call__(self, context: Any, out: Any, *operands: Any) -> None:
-        self.filling(out, *operands)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,4 @@
-"""A case, and the decorator that registers its function.
-
-    @case("jit pmap", "id_tap call", "H13")
-    def barrier_covers(case: Case) -> None: ...
-
-registers `case.barrier_covers.jit` and `case.barrier_covers.pmap` of `id_tap` and of `call`: four cases. `catalogue`
-imports the modules of all cases.
-"""
+"""A case, and the decorator that registers its function; `catalogue` imports the modules of all cases."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from conformance.worker.parent import end_with_parent
+from conformance.worker.processes import end_with_parent
 
 J = TypeVar("J")
 

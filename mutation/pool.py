@@ -18,8 +18,7 @@ from conformance.expectations.entries import EXPECTATIONS, load_expectations
 from conformance.planning.cells import Cell, ProgramCell, UnknownCellError, parse_cell
 from conformance.planning.depths import at_depth
 from conformance.planning.processes import USUAL, plan_over_processes
-from conformance.planning.selection import plan_of, undrawn_plan_of
-from conformance.planning.smoke import smoke
+from conformance.planning.selection import plan_of, smoke, undrawn_plan_of
 from conformance.spec.depths import Depth
 
 from .overlay import PROJECT

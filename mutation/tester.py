@@ -18,7 +18,7 @@ import hypothesis  # noqa: F401  # tests/conftest.py does; a fork of a process t
 import pytest
 
 from conformance.oracle.verdicts import Outcome, Verdict
-from conformance.worker.parent import end_with_parent
+from conformance.worker.processes import end_with_parent
 
 from .lines import hostcb_lines
 from .overlay import PROJECT

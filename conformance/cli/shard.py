@@ -6,7 +6,7 @@ import json
 import sys
 
 from ..engine.options import RunOptions
-from ..worker.parent import end_with_parent
+from ..worker.processes import end_with_parent
 from .commands import reported
 from .run import run_here
 

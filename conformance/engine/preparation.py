@@ -19,7 +19,7 @@ from ..planning.cells import Cell, Plan, parse_cell
 from ..planning.depths import DEVICE_COUNTS, all_at_depth, at_depth, moved_to, multi_host_cells
 from ..planning.plan_file import read_cells
 from ..planning.processes import USUAL, plan_over_processes
-from ..planning.smoke import smoke
+from ..planning.selection import smoke
 from ..reports.provenance import Provenance, RequiredCells
 from ..reports.results import full_run_in, name_of
 from ..spec.depths import Depth

@@ -14,9 +14,10 @@ from ..model.transforms import TRANSFORMS
 from ..spec.callbacks import Callback
 from ..spec.configurations import CONTEXTS, X64
 from ..spec.data import EXACT, PLAIN, DataKind
+from ..spec.depths import Depth
 from ..spec.topology import CPU_CONFIGURATIONS, DEFAULT, Topology
 from .axes import AXES, NONE, program_of, space_of
-from .cells import Cell, Plan, ProgramCell, make_whole_plan, parse_cell
+from .cells import CaseCell, Cell, Plan, ProgramCell, make_whole_plan, parse_cell
 from .covering import Covering, Pair, Row, cover, pairs_of
 from .eligibility import ineligible
 from .jax_limits import SHOWN_BY, limit_of_devices, limit_of_program
@@ -223,3 +224,46 @@ def every_data(implementation: str, platform: str, devices: int) -> Iterator[Pro
                 if space.reason(row) is None:
                     yield cell_of(implementation, platform, row)
                     break
+
+
+CASES = (
+    "id_tap/case.tap_raises.jit",
+    "call/case.raises.jit",
+    "io_callback/case.raises.jit",
+)
+"""The most basic cases, in processes of their own, a few seconds each."""
+
+
+def smoke(plan: Plan) -> Plan:
+    """The part of a plan for a first test of a change, on few topologies, since each worker costs seconds."""
+    programs = [cell for cell in plan.cells if isinstance(cell, ProgramCell)]
+    largest = max((cell.topology.device_count for cell in programs), default=0)
+    # Plain cells come first: their failures are clearer than those of cells with other data or placements.
+    there = [cell for cell in programs if cell.topology.configuration == DEFAULT]
+    # Where nothing runs, programs for one device have cells on one device alone, and no worker costs seconds.
+    there = [cell for cell in there if cell.topology.device_count == largest or cell.topology.depth is not Depth.RUN]
+    there.sort(key=lambda cell: (not cell.data.plain, cell.placement != "all", len(cell.program.names)))
+    there.sort(key=lambda cell: cell.topology.device_count < largest)
+    chosen: dict[str, Cell] = {}
+    seen: set[tuple[str, ...]] = set()
+    for cell in there:
+        news = _shows(cell) - seen
+        if news:
+            seen |= news
+            chosen[cell.id] = cell
+    cases = [cell for cell in plan.cells if isinstance(cell, CaseCell) and _name(cell) in CASES]
+    return Plan((*chosen.values(), *cases), ())
+
+
+def _shows(cell: ProgramCell) -> set[tuple[str, ...]]:
+    """The values that the smoke run must have once for each implementation."""
+    row = row_of(cell)
+    if row is None:
+        return set()
+    of_transforms = {(cell.implementation, "transform", name) for name in cell.program.names}
+    of_others = {(cell.implementation, str(axis), value) for axis, value in enumerate(row) if axis not in (1, 2)}
+    return of_transforms | of_others
+
+
+def _name(cell: CaseCell) -> str:
+    return f"{cell.case.callback}/{cell.case.name}"

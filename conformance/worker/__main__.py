@@ -21,8 +21,8 @@ from ..implementations import load
 from ..spec.depths import Depth
 from ..spec.topology import WrongPlatformError, parse_topology
 from .devices import devices_of
-from .parent import end_with_parent
 from .private_jax import quick_locations, reuse_contexts
+from .processes import end_with_parent
 from .run_info import run_info
 from .serving import join, serve
 

@@ -1,8 +1,14 @@
-"""The interpreter and the environment of worker processes, and how long they may take. This imports no JAX."""
+"""The interpreter and the environment of worker processes, how long they may take, and their end with their parent.
+
+This imports no JAX.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,3 +62,10 @@ def worker_environment(
     # Several workers share a device: no worker may take all its memory at its start.
     environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     return environment
+
+
+def end_with_parent() -> None:
+    """End this process with its parent, if the system can: what a killed run has started must not outlive it."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

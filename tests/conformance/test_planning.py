@@ -32,8 +32,7 @@ from conformance.planning.depths import at_depth
 from conformance.planning.keywords import KeywordError, any_of, matcher
 from conformance.planning.plan_file import PlanFileError, read_plan
 from conformance.planning.sampling import ONLY_BATCHED
-from conformance.planning.selection import CPU_DEVICE_COUNTS, Choice, covering_of, pairs_in, plan_of, row_of
-from conformance.planning.smoke import smoke
+from conformance.planning.selection import CPU_DEVICE_COUNTS, Choice, covering_of, pairs_in, plan_of, row_of, smoke
 from conformance.reports.markdown import markdown
 from conformance.reports.report import Report
 from conformance.reports.results import load_results

@@ -13,8 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import shard_map
 from ..harness.case import WHILE, Case, case
-from ..harness.checks import error_of
-from ..harness.hosts import add_one, fail
+from ..harness.hosts import add_one, error_of, fail
 from ..harness.registry import EVERY_KIND
 
 SHARDED = "pure_callback_sharding io_callback_sharding"

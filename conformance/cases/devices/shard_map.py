@@ -17,8 +17,7 @@ from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import shard_map
 from ..harness.case import Case, case
-from ..harness.checks import error_of
-from ..harness.hosts import add_one
+from ..harness.hosts import add_one, error_of
 from ..harness.programs import Function
 from ..harness.registry import EVERY_KIND, WITH_RESULTS
 

@@ -12,8 +12,7 @@ import numpy as np
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
 from ..harness.case import BEGINS_WITHIN, Case, case
-from ..harness.checks import error_of
-from ..harness.hosts import PLANTED, fail
+from ..harness.hosts import PLANTED, error_of, fail
 from .misbehaving import Misbehaving, ends
 
 START = np.float32(10)

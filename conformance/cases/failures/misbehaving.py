@@ -16,8 +16,7 @@ from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import JaxRuntimeError
 from ..harness.case import Case
-from ..harness.checks import error_of
-from ..harness.hosts import PLANTED, fail
+from ..harness.hosts import PLANTED, error_of, fail
 
 
 class Misbehaving:

@@ -12,8 +12,7 @@ import numpy as np
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
-from ..harness.checks import error_of
-from ..harness.hosts import PLANTED, add_one, fail
+from ..harness.hosts import PLANTED, add_one, error_of, fail
 from ..harness.registry import COLLECTIVE_TIMEOUT_FLAGS, EVERY_KIND, EVERY_LAYOUT, WITH_SIDE_EFFECT
 from .misbehaving import Misbehaving, ends, is_over, surfaces
 

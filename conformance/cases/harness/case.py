@@ -27,9 +27,8 @@ from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Callback, Runs
 from ...spec.external_callbacks import callback_named
-from .checks import error_of, is_of_the_program
 from .child_processes import Ended, run_child
-from .hosts import PLANTED, Held, Host
+from .hosts import PLANTED, Held, Host, error_of, is_of_the_program
 from .prints import PrintingTo, format_for
 from .programs import Function, Programs
 from .registry import case as case

@@ -1,15 +1,22 @@
-"""Host functions: one that records its runs, one that waits until it is released, one that raises."""
+"""Host functions: one that records its runs, one that waits, one that raises; and what cases ask of errors."""
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable, Sequence
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from ...implementations import Implementation
 from ...oracle.history import Recorder
+from ...spec.jax_versions import JaxRuntimeError
 
 PLANTED = "planted failure"
 
@@ -63,3 +70,45 @@ def fail(*_: Any) -> Any:
 def add_one(operand: Any) -> Any:
     """A host function of which `Case.expected` is the result."""
     return np.asarray(operand) + np.float32(1)
+
+
+LATEST_SECONDS = 2.0
+"""An object that is still alive after this time counts as kept."""
+
+
+def error_of(run: Callable[..., Any], *operands: Any) -> Exception | None:
+    """What `run` raises; its result is waited for."""
+    try:
+        np.asarray(run(*operands))
+    except Exception as error:
+        return error
+    return None
+
+
+def still_alive(references: Mapping[str, weakref.ref[Any]], before: Callable[[], Any] = lambda: None) -> list[str]:
+    """The names of the objects that are alive although nobody has them; each look comes after `before`.
+
+    Results are there a moment before a thread of the runtime lets their executable go, and this the functions.
+    """
+    end = time.monotonic() + LATEST_SECONDS
+    while True:
+        before()
+        gc.collect()
+        alive = [name for name, reference in references.items() if reference() is not None]
+        if not alive or time.monotonic() > end:
+            return alive
+        time.sleep(0.01)
+
+
+_SUITE = Path(__file__).parents[2]
+_IMPLEMENTATIONS = (_SUITE / "implementations", _SUITE / "mutants")
+
+
+def is_of_the_program(error: Exception, implementation: Implementation) -> bool:
+    """Whether an exception comes from the implementation, and not from an error in the suite."""
+    if isinstance(error, JaxRuntimeError | implementation.callback_exception):
+        return True
+    raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    if any(raised_in.is_relative_to(folder) for folder in _IMPLEMENTATIONS):
+        return True
+    return not raised_in.is_relative_to(_SUITE)

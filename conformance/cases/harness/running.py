@@ -18,9 +18,8 @@ from ...oracle.checkers import Anomaly
 from ...oracle.stages import refusal_of, stage_of, summary
 from ...oracle.verdicts import Outcome, Verdict
 from .case import Case
-from .checks import is_of_the_program
 from .child_processes import ChildEndedError
-from .hosts import add_one
+from .hosts import add_one, is_of_the_program
 from .registry import RegisteredCase
 from .runtime_targets import TARGETS
 

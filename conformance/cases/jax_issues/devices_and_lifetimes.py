@@ -15,8 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ...oracle.verdicts import Stage
 from ..devices import meshes
 from ..harness.case import Case, case
-from ..harness.checks import still_alive
-from ..harness.hosts import add_one
+from ..harness.hosts import add_one, still_alive
 from ..harness.registry import ONE_OF_EACH, WITH_RESULTS
 from .loops_and_branches import TRIPS
 

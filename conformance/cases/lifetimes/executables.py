@@ -19,8 +19,7 @@ from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Runs
 from ..harness.case import Case, case
-from ..harness.checks import still_alive
-from ..harness.hosts import add_one
+from ..harness.hosts import add_one, still_alive
 from ..harness.registry import EVERY_KIND
 
 EVERY_KIND_AND_ORDERED = f"{EVERY_KIND} debug_callback_ordered"

@@ -14,8 +14,7 @@ from ...oracle.verdicts import Stage
 from ...spec.callbacks import Runs
 from ...spec.external_callbacks import callback_named
 from ..harness.case import Case, case
-from ..harness.checks import still_alive
-from ..harness.hosts import add_one
+from ..harness.hosts import add_one, still_alive
 from ..harness.registry import EVERY_KIND, WITH_SIDE_EFFECT
 from .operands import LARGE
 

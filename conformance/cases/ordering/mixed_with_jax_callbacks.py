@@ -13,8 +13,7 @@ from jax.experimental import io_callback
 from ...oracle.verdicts import Stage
 from ..barriers.covers import EARLY_SECONDS
 from ..harness.case import BEGINS_WITHIN, Case, case
-from ..harness.checks import error_of
-from ..harness.hosts import Held, fail
+from ..harness.hosts import Held, error_of, fail
 
 STEPS = 3
 START = np.float32(10)

@@ -17,8 +17,7 @@ import numpy as np
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
-from ..harness.checks import error_of
-from ..harness.hosts import PLANTED
+from ..harness.hosts import PLANTED, error_of
 
 DEPTH = 12
 

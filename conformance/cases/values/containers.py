@@ -10,8 +10,7 @@ import numpy as np
 
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
-from ..harness.checks import error_of
-from ..harness.hosts import PLANTED, fail
+from ..harness.hosts import PLANTED, error_of, fail
 
 
 class _Positive:

@@ -16,8 +16,7 @@ from jax.sharding import SingleDeviceSharding
 from ...oracle.verdicts import Stage
 from ...spec.thresholds import BLOCK, PAST_CACHES
 from ..harness.case import Case, case
-from ..harness.checks import error_of
-from ..harness.hosts import add_one
+from ..harness.hosts import add_one, error_of
 from ..harness.registry import EVERY_KIND, WITH_RESULTS
 
 ROUNDS = 2

@@ -18,6 +18,7 @@ from typing import Any
 from . import entry_points as points
 from .entry_points import VendorError
 from .platform_files import fields_of, read_table
+from .platform_targets import CPU, CUDA
 
 FILES = "HOSTCB_CONFORMANCE_PLATFORM_FILE"
 """The environment variable with the paths of files of platforms. `--platform FILE` sets it for the run's processes."""
@@ -66,27 +67,15 @@ class Platform:
         return f" --platform {shlex.quote(str(self.file))}" if self.file else ""
 
 
-_CPU_TARGETS = (
-    "xla_ffi_python_cpu_callback",
-    "xla_ffi_partitioned_python_cpu_callback",
-    "xla_buffer_python_cpu_callback",
-    # Of taps of hostcb, in C.
-    "hostcb_tap",
-)
-_GPU_TARGETS = (
-    *("xla_ffi_python_gpu_callback", "xla_ffi_partitioned_python_gpu_callback"),
-    *("xla_buffer_python_gpu_callback", "xla_buffer_python_gpu_callback_cmd_buffer"),
-)
-
 BUILT_IN = (
     # One more than two cores are busy with: some cells wait for the end of a time limit of XLA, or for their own.
-    Platform("cpu", devices=("cpu",), workers=min(3, 1 + (os.cpu_count() or 1)), targets=_CPU_TARGETS),
+    Platform("cpu", devices=("cpu",), workers=min(3, 1 + (os.cpu_count() or 1)), targets=CPU.targets),
     # Devices of all three say "gpu"; the versions of their runtimes differ.
-    Platform("cuda", devices=("gpu",), version=("cuda",), targets=_GPU_TARGETS),
-    Platform("rocm", devices=("gpu",), version=("rocm",), targets=_GPU_TARGETS),
+    Platform("cuda", devices=("gpu",), version=("cuda",), targets=CUDA.targets),
+    Platform("rocm", devices=("gpu",), version=("rocm",), targets=CUDA.targets),
     # libtpu lets one process have the chips.
     Platform("tpu", devices=("tpu",), most_workers=1),
-    Platform("oneapi", devices=("gpu", "oneapi"), targets=_GPU_TARGETS),
+    Platform("oneapi", devices=("gpu", "oneapi"), targets=CUDA.targets),
 )
 
 

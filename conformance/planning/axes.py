@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 
 from ..implementations import callbacks_drawn_for
 from ..model.programs import Program
@@ -52,7 +53,7 @@ def space_of(implementation: str, platform: str, device_counts: Sequence[int], f
     }
     constraints = list(constraints_of(implementation))
     if not full and OWN_WORKERS_DEVICES in values["devices"]:
-        constraints.append(Constraint(("devices", "configuration"), _with_own_workers))
+        constraints.append(_if(_with_own_workers))
     return Space({axis: values[axis] for axis in AXES}, constraints)
 
 
@@ -86,54 +87,9 @@ def _placement(placement: str, devices: str) -> str | None:
     return f"{placement} needs {needed} devices" if int(devices) < needed else None
 
 
-def _grid(placement: str, outer: str, inner: str) -> str | None:
-    if PLACEMENTS[placement].grid and outer not in MESHES and inner not in MESHES:
-        return "a mesh of two axes only matters where there is a mesh"
-    return None
-
-
 def _with_own_workers(devices: str, configuration: str) -> str | None:
     if configuration in CPU_CONFIGURATIONS and devices != OWN_WORKERS_DEVICES:
         return f"{configuration} needs workers of its own and is tried on {OWN_WORKERS_DEVICES} devices, or --full"
-    return None
-
-
-def _wide(element: str, configuration: str) -> str | None:
-    if ELEMENT_TYPES[element].wide and configuration != X64:
-        return "elements of 64 bits need x64"
-    return None
-
-
-def _tells(callback: str, element: str, shape: str, structure: str) -> str | None:
-    data = DataKind(element, shape, structure)
-    if not data.tells_apart and callback_named(callback).runs is Runs.IF_NEEDED:
-        return "what has no result but an empty one need not run"
-    return None
-
-
-def _printed(callback: str, structure: str) -> str | None:
-    if _prints(callback) and structure != "one":
-        return "what is printed is read back as one array"
-    return None
-
-
-def _printed_key(callback: str, element: str) -> str | None:
-    if _prints(callback) and element == "typed_key":
-        return "nothing says what is printed of a typed key"
-    return None
-
-
-def _buffers(callback: str, element: str) -> str | None:
-    if callback_named(callback).function == "dlpack_callback" and element in _NOT_IN_DLPACK:
-        return "NumPy has no such elements from DLPack"
-    if callback_named(callback).function == "buffer_callback" and element == "int4":
-        return "less than a byte is packed in device memory, where no host array can describe it"
-    return None
-
-
-def _empty_shards(callback: str, shape: str) -> str | None:
-    if callback_named(callback).partitioned and shape == "empty":
-        return "how what is empty is split over a mesh is the partitioner's affair"
     return None
 
 
@@ -142,32 +98,69 @@ def _prints(callback: str) -> bool:
     return any(part.prints for part in (one, *one.parts))
 
 
-def _without_jit(configuration: str, outer: str, inner: str) -> str | None:
-    if configuration == JIT_DISABLED and {outer, inner} & {"pmap", "pjit", "shard_map"}:
-        return "without jit no computation spans several devices"
-    return None
-
-
-def _inside_of_maps(callback: str, outer: str, inner: str) -> str | None:
+def _placed(callback: str) -> bool:
     one = callback_named(callback)
-    if (one.partitioned or one.device_choice is DeviceChoice.LAST) and {outer, inner} & set(MAPS):
-        return "inside of a map over devices every device calls back by itself"
-    return None
+    return one.partitioned or one.device_choice is DeviceChoice.LAST
+
+
+def _if(reason: Callable[..., str | None]) -> Constraint:
+    """A constraint on the axes that the parameters name."""
+    return Constraint(tuple(inspect.signature(reason).parameters), reason)
+
+
+def _never(reason: str, holds: Callable[..., bool]) -> Constraint:
+    """The same, with one reason for all values with which this holds."""
+    return Constraint(tuple(inspect.signature(holds).parameters), lambda *values: reason if holds(*values) else None)
 
 
 CONSTRAINTS = (
-    Constraint(("configuration", "outer", "inner"), _without_jit),
-    Constraint(("outer", "inner"), _composition),
-    Constraint(("callback", "outer", "inner"), _program),
-    Constraint(("callback", "outer", "inner"), _inside_of_maps),
-    Constraint(("placement", "devices"), _placement),
-    Constraint(("placement", "outer", "inner"), _grid),
-    Constraint(("element", "configuration"), _wide),
-    Constraint(("callback", "structure"), _printed),
-    Constraint(("callback", "element"), _printed_key),
-    Constraint(("callback", "element"), _buffers),
-    Constraint(("callback", "shape"), _empty_shards),
-    Constraint(("callback", "element", "shape", "structure"), _tells),
+    _never(
+        "without jit no computation spans several devices",
+        lambda configuration, outer, inner: (
+            configuration == JIT_DISABLED and bool({outer, inner} & {"pmap", "pjit", "shard_map"})
+        ),
+    ),
+    _if(_composition),
+    _if(_program),
+    _never(
+        "inside of a map over devices every device calls back by itself",
+        lambda callback, outer, inner: _placed(callback) and bool({outer, inner} & {*MAPS}),
+    ),
+    _if(_placement),
+    _never(
+        "a mesh of two axes only matters where there is a mesh",
+        lambda placement, outer, inner: PLACEMENTS[placement].grid and not {outer, inner} & {*MESHES},
+    ),
+    _never(
+        "elements of 64 bits need x64",
+        lambda element, configuration: ELEMENT_TYPES[element].wide and configuration != X64,
+    ),
+    _never(
+        "what is printed is read back as one array",
+        lambda callback, structure: _prints(callback) and structure != "one",
+    ),
+    _never(
+        "nothing says what is printed of a typed key",
+        lambda callback, element: _prints(callback) and element == "typed_key",
+    ),
+    _never(
+        "NumPy has no such elements from DLPack",
+        lambda callback, element: callback_named(callback).function == "dlpack_callback" and element in _NOT_IN_DLPACK,
+    ),
+    _never(
+        "less than a byte is packed in device memory, where no host array can describe it",
+        lambda callback, element: callback_named(callback).function == "buffer_callback" and element == "int4",
+    ),
+    _never(
+        "how what is empty is split over a mesh is the partitioner's affair",
+        lambda callback, shape: callback_named(callback).partitioned and shape == "empty",
+    ),
+    _never(
+        "what has no result but an empty one need not run",
+        lambda callback, element, shape, structure: (
+            callback_named(callback).runs is Runs.IF_NEEDED and not DataKind(element, shape, structure).tells_apart
+        ),
+    ),
 )
 
 
@@ -176,17 +169,9 @@ def _jax_callback(callback: str) -> str | None:
     return limit_of_program(callback_named(callback), ()) if callback_named(callback).parts else None
 
 
-def _jax_program(callback: str, outer: str, inner: str) -> str | None:
-    return limit_of_program(callback_named(callback), program_of(outer, inner).names)
-
-
 def _jax_devices(callback: str, outer: str, inner: str, placement: str, devices: str) -> str | None:
     names = program_of(outer, inner).names
     return limit_of_devices(callback_named(callback), names, PLACEMENTS[placement].count(int(devices)))
-
-
-def _jax_element(callback: str, element: str) -> str | None:
-    return limit_of_element(callback_named(callback), element)
 
 
 def _jax_copies(outer: str, inner: str, placement: str, devices: str, element: str, shape: str) -> str | None:
@@ -202,12 +187,12 @@ def _jax_signs(
 
 
 _OF_JAX = (
-    Constraint(("outer", "inner", "placement", "devices", "element", "shape"), _jax_copies),
-    Constraint(("callback",), _jax_callback),
-    Constraint(("callback", "outer", "inner"), _jax_program),
-    Constraint(("callback", "outer", "inner", "placement", "devices"), _jax_devices),
-    Constraint(("callback", "element"), _jax_element),
-    Constraint(("callback", "outer", "inner", "placement", "devices", "element", "shape"), _jax_signs),
+    _if(_jax_copies),
+    _if(_jax_callback),
+    _if(lambda callback, outer, inner: limit_of_program(callback_named(callback), program_of(outer, inner).names)),
+    _if(_jax_devices),
+    _if(lambda callback, element: limit_of_element(callback_named(callback), element)),
+    _if(_jax_signs),
 )
 """Constraints for JAX's own callbacks alone."""
 

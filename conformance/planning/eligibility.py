@@ -50,20 +50,6 @@ def _in_order(names: Sequence[str], *wanted: str) -> bool:
     return all(name in rest for name in wanted)
 
 
-@functools.cache
-def meaningless(names: tuple[str, ...]) -> str | None:
-    """The reason if a composition has no meaning with any callback; otherwise None."""
-    rules = (
-        _eager_inside,
-        _reverse_mode_loop,
-        _forward_mode_custom_vjp,
-        _nested_devices,
-        _second_order_checkpoint,
-        _detached_from_nothing,
-    )
-    return next((reason for rule in rules if (reason := rule(names))), None)
-
-
 def _first(names: Sequence[str], wanted: Callable[[str], bool], start: int = 0) -> int | None:
     return next((i for i, name in enumerate(names) if i >= start and wanted(name)), None)
 
@@ -77,47 +63,51 @@ def _inside(names: Sequence[str], outer: str) -> Sequence[str]:
     return inside if custom is None else inside[: custom + 1]
 
 
-def _reverse_mode_loop(names: Sequence[str]) -> str | None:
-    if any(name in LOOPS_WITHOUT_REVERSE_MODE for name in _inside(names, "grad")):
-        return "JAX has no reverse-mode derivative of while_loop"
-    return None
+def _detached_from_nothing(names: Sequence[str]) -> bool:
+    outside = names[: names.index("detached")] if "detached" in names else ("grad",)
+    return not {"grad", "jvp"} & {*outside} or names.count("detached") > 1
 
 
-def _forward_mode_custom_vjp(names: Sequence[str]) -> str | None:
-    if "custom_vjp" in _inside(names, "jvp"):
-        return "JAX refuses forward-mode derivatives of custom_vjp functions"
-    return None
-
-
-def _eager_inside(names: Sequence[str]) -> str | None:
-    if "eager" in names and len(names) > 1:
-        return "eager is the absence of a transform and composes to nothing new"
-    return None
-
-
-def _second_order_checkpoint(names: Sequence[str]) -> str | None:
+def _second_order_checkpoint(names: Sequence[str]) -> bool:
     outside = names[: names.index("remat")] if "remat" in names else ()
-    if sum(name in ("grad", "jvp") for name in outside) > 1 and "grad" in outside:
-        return "nothing promises how often higher derivatives recompute a checkpointed function"
-    return None
+    return sum(name in ("grad", "jvp") for name in outside) > 1 and "grad" in outside
 
 
-def _detached_from_nothing(names: Sequence[str]) -> str | None:
-    if "detached" not in names:
-        return None
-    outside = names[: names.index("detached")]
-    if not any(name in ("grad", "jvp") for name in outside) or names.count("detached") > 1:
-        return "stop_gradient only matters once, inside of a derivative"
-    return None
-
-
-def _nested_devices(names: Sequence[str]) -> str | None:
+def _inside_maps(names: Sequence[str], *wanted: str) -> bool:
     outer = _first(names, lambda name: name in MAPS)
-    if outer is None:
-        return None
-    inside = names[outer + 1 :]
-    if any(name in MAPS for name in inside):
-        return "JAX refuses maps over devices inside of maps over the same devices"
-    if "pjit" in inside:
-        return "a computation over a mesh cannot be split over the devices it already spans"
-    return None
+    return outer is not None and bool({*wanted} & {*names[outer + 1 :]})
+
+
+_RULES: tuple[tuple[str, Callable[[Sequence[str]], bool]], ...] = (
+    (
+        "eager is the absence of a transform and composes to nothing new",
+        lambda names: "eager" in names and len(names) > 1,
+    ),
+    (
+        "JAX has no reverse-mode derivative of while_loop",
+        lambda names: bool({*LOOPS_WITHOUT_REVERSE_MODE} & {*_inside(names, "grad")}),
+    ),
+    (
+        "JAX refuses forward-mode derivatives of custom_vjp functions",
+        lambda names: "custom_vjp" in _inside(names, "jvp"),
+    ),
+    (
+        "JAX refuses maps over devices inside of maps over the same devices",
+        lambda names: _inside_maps(names, *MAPS),
+    ),
+    (
+        "a computation over a mesh cannot be split over the devices it already spans",
+        lambda names: _inside_maps(names, "pjit"),
+    ),
+    (
+        "nothing promises how often higher derivatives recompute a checkpointed function",
+        _second_order_checkpoint,
+    ),
+    ("stop_gradient only matters once, inside of a derivative", _detached_from_nothing),
+)
+
+
+@functools.cache
+def meaningless(names: tuple[str, ...]) -> str | None:
+    """The reason if a composition has no meaning with any callback; otherwise None."""
+    return next((reason for reason, holds in _RULES if holds(names)), None)

@@ -34,10 +34,15 @@ KEPT_FAILURES = 1000
 KEPT_FRAMES = 8
 
 
-# Of a failure that a program may have raised before the barrier does.
+# Of a failure that the program has got before the barrier raises it.
 AGAIN = (
     "The computation of this callback has ended with this failure already, and raised it as a "
     "jax.errors.JaxRuntimeError; the barrier reports it again."
+)
+# Of one that it has not got, as on several devices.
+NOT_YET = (
+    "The computation of this callback has ended with this failure. Reading a result of it raises the failure, too, "
+    "as a jax.errors.JaxRuntimeError."
 )
 LEAVES_OUT = " With raise_again=False it does not."
 
@@ -272,13 +277,13 @@ def _reported(failures: tuple[Failure, ...], count: int, since: str, more: str =
     if more:
         message += f"\n{more}"
     if last.ended:
-        message += f"\n{AGAIN}{LEAVES_OUT if last.raised_here else ''}"
+        message += f"\n{AGAIN if last.raised else NOT_YET}{LEAVES_OUT if last.raised_here else ''}"
     if count > 1:
         each = "see `.failures` for each"
         if count > len(failures):
             first, latest = KEPT_FAILURES // 2, KEPT_FAILURES - KEPT_FAILURES // 2
             each = f"`.failures` has the first {first} and the last {latest}"
-        message += f"\n{count} callbacks failed{since} ({_names(failures)}); {each}."
+        message += f"\n{_times(failures, count)}{since}, the last time as above; {each}."
         if failures[0].headline != last.headline:
             # It is often the reason of the others.
             message += f"\nThe first: {failures[0].headline}"
@@ -287,8 +292,10 @@ def _reported(failures: tuple[Failure, ...], count: int, since: str, more: str =
     return error
 
 
-def _names(failures: Sequence[Failure]) -> str:
-    return ", ".join(sorted({failure.callback for failure in failures}))
+def _times(failures: Sequence[Failure], count: int | str) -> str:
+    """Say which callbacks failed, and how often: one callback fails on each device, and in each program."""
+    names = sorted({failure.callback for failure in failures})
+    return f"{', '.join(names)} failed {count} times{' in all' if len(names) > 1 else ''}"
 
 
 def at_exit(failures: Sequence[Failure]) -> str | None:
@@ -298,7 +305,7 @@ def at_exit(failures: Sequence[Failure]) -> str | None:
         return None
     said = f"{left[-1].headline}\n{left[-1].text.rstrip()}"
     count = f"{len(left)} or more" if len(failures) >= KEPT_FAILURES else str(len(left))
-    return said if len(left) == 1 else f"{said}\n{count} callbacks failed ({_names(left)})."
+    return said if len(left) == 1 else f"{said}\n{_times(left, count)}, the last time as above."
 
 
 def formatted(exception: BaseException) -> str:

@@ -33,7 +33,7 @@ def own_words(text: str) -> str | None:
 
 
 # The phrases of error texts for what happened in place of a valid result.
-MARKED = "got int8[12345], which stands for a failed callback"
+MARK = " (int8[12345] stands for it on the other devices)"
 FAILED = "but the callback failed"
 MISMATCHED = "but the callback returned something else"
 RETURNED = "written into `out`, but the callback returned something"
@@ -93,7 +93,7 @@ def refusal(
         marked: whether the mark of a failed call came in place of the results.
     """
     # A callback without a result sends no mark, so the text names the failure itself.
-    came = MARKED if marked and callback.result_tree is not None else what_came(failure)
+    came = what_came(failure) + (MARK if marked else "")
     first = headline(callback.kind.name, callback.name, device, failure)
     ended = "The computation has ended, because the callback failed."
     if callback.result_tree is not None:

@@ -93,6 +93,21 @@ def test_an_error_that_comes_with_a_result_is_raised_again() -> None:
     assert {*left(raise_again=False)} == {"disk full"}
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_barrier_says_that_the_program_has_got_the_error_only_if_it_has(reads: bool) -> None:
+    """On several devices it comes with a result."""
+    mesh = jax.make_mesh((len(jax.devices()),), ("d",))
+    x = jax.device_put(np.ones(mesh.size, np.float32), jax.NamedSharding(mesh, jax.P("d")))
+    y = jax.jit(lambda x: hcb.io_callback(fails, F32, x))(x)
+    if reads:
+        with pytest.raises(jax.errors.JaxRuntimeError):
+            jax.block_until_ready(y)
+    with pytest.raises(hcb.CallbackException) as reported:
+        hcb.barrier_wait()
+    assert ("already, and raised it" in str(reported.value)) is reads
+    assert ("Reading a result of it raises the failure, too" in str(reported.value)) is not reads
+
+
 def test_of_two_threads_one_does_not_handle_the_failure_of_the_other() -> None:
     """Both run one program, and only the first asks for its error."""
     both, devices = threading.Barrier(2, timeout=DEADLINE), jax.devices()[:2]
@@ -159,7 +174,7 @@ def test_failures_that_were_dropped_are_not_taken_for_handled(monkeypatch: pytes
         log.record("call", jax.devices()[0], failure, on_error=None)
         with pytest.raises(jax.errors.JaxRuntimeError):
             log.raise_error(error, failure)
-    with pytest.raises(hcb.CallbackException, match="6 callbacks failed"):
+    with pytest.raises(hcb.CallbackException, match="call failed 6 times"):
         log.raise_if_any(raise_again=False)
 
 

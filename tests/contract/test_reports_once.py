@@ -80,7 +80,7 @@ def test_a_failure_is_reported_once(how: str) -> None:
 def test_a_failure_that_the_program_caught_does_not_hide_another_one() -> None:
     program = f"{FAILS}{CAUGHT.format(CALL)}\nhcb.id_tap(lambda value, transforms: 1 / 0, one)"
     said = run_program(program, devices=1, timeout=60.0).check().stderr
-    assert "ZeroDivisionError" in said and "the reason" not in said and "callbacks failed (" not in said
+    assert "ZeroDivisionError" in said and "the reason" not in said and " times" not in said
 
 
 def test_a_forked_child_says_nothing_of_its_parents_failures() -> None:
@@ -108,7 +108,7 @@ def test_a_callback_that_fails_again_and_again_does_not_fill_the_log(caplog: pyt
     program(np.float32(1))
     reported = barrier()
     seconds = int(time.monotonic() - began) + 1
-    assert "202 callbacks failed" in str(reported)
+    assert "failed 202 times in all since the last barrier" in str(reported)
     lines = [line for line in caplog.messages if line.startswith("id_tap: ") and "fails (" in line]
     assert lines[2].endswith("(the next barrier_wait raises it; the log only counts further failures of this callback)")
     assert sum("another one" in line for line in lines) == 1, "each callback has lines of its own"

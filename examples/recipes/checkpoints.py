@@ -21,8 +21,9 @@ import hostcb
 
 
 class Checkpoints:
-    """The last `keep` checkpoints in a folder.
+    """The last `keep` checkpoints of each device in a folder.
 
+    In a `shard_map` each device saves its own part, and `restore(like, device)` gives it back.
     At most `pending` of them wait for the disk. If there are more, their taps wait, then hostcb's queue fills up, and
     then the device waits: memory is bounded, and no checkpoint is lost.
     """
@@ -49,21 +50,32 @@ class Checkpoints:
 
     def tap(self, step: Any, tree: Any) -> Any:
         """Save `tree` in a program on the device, which goes on at once, and return it."""
-        # A tap owns its arrays, so the writer needs no copy of them.
-        return hostcb.id_tap(lambda tapped, _: self._pending.put(tapped), (step, tree), result=tree)
+        return hostcb.id_tap(self._put, (step, tree), result=tree, tap_with_device=True)
 
-    def saved(self) -> list[Path]:
-        """Return the checkpoints in the folder, the newest last."""
-        return sorted(self._folder.glob("step-*.npz"))
+    def saved(self, device: jax.Device | None = None) -> list[Path]:
+        """Return the checkpoints of a device, or of all devices, the newest last."""
+        return sorted(self._folder.glob(f"step-*-{_name(device)}.npz" if device else "step-*.npz"))
 
-    def restore(self, like: Any) -> tuple[int, Any]:
-        """Return the step and the tree of the newest checkpoint, or 0 and `like`."""
-        saved = self.saved()
+    def restore(self, like: Any, device: jax.Device | None = None) -> tuple[int, Any]:
+        """Return the step and the tree of the newest checkpoint, in the shapes of `like`, or 0 and `like`."""
+        saved = self.saved(device)
         if not saved:
             return 0, like
-        with np.load(saved[-1]) as arrays:
-            tree = jax.tree.map_with_path(lambda path, _: jnp.asarray(arrays[jax.tree_util.keystr(path)]), like)
-        return int(saved[-1].stem.removeprefix("step-")), tree
+        newest = saved[-1]
+
+        def restored(place: Any, expected: Any) -> Any:
+            name = jax.tree_util.keystr(place)
+            if arrays[name].shape != expected.shape:
+                raise ValueError(f"{newest.name}: {name} has shape {arrays[name].shape} in place of {expected.shape}")
+            return jnp.asarray(arrays[name])
+
+        with np.load(newest) as arrays:
+            tree = jax.tree.map_with_path(restored, jax.eval_shape(lambda: like))
+        return int(newest.name.split("-")[1]), tree
+
+    def _put(self, tapped: Any, transforms: Any, *, device: jax.Device) -> None:
+        # The function owns the arrays it gets, so the writer needs no copy of them.
+        self._pending.put((device, *tapped))
 
     def _write_all(self) -> None:
         while (tapped := self._pending.get()) is not None:
@@ -74,8 +86,8 @@ class Checkpoints:
                 except BaseException as failure:
                     self._failure = failure
 
-    def _write(self, step: Any, tree: Any) -> None:
-        path = self._folder / f"step-{int(step):09}.npz"
+    def _write(self, device: jax.Device, step: Any, tree: Any) -> None:
+        path = self._folder / f"step-{int(step):09}-{_name(device)}.npz"
         unfinished = path.with_suffix(".unfinished")
         leaves = {jax.tree_util.keystr(place): leaf for place, leaf in jax.tree.leaves_with_path(tree)}
         with unfinished.open("wb") as file:
@@ -84,8 +96,12 @@ class Checkpoints:
             os.fsync(file.fileno())
         # Another process, or the next start, sees the old files or the whole new one.
         unfinished.replace(path)
-        for old in self.saved()[: -self._keep]:
+        for old in self.saved(device)[: -self._keep]:
             old.unlink()
+
+
+def _name(device: jax.Device) -> str:
+    return f"{device.platform}-{device.id}"
 
 
 def train(checkpoints: Checkpoints | None, state: Any, first: Any, last: Any, every: int) -> Any:

@@ -1,7 +1,7 @@
 """Progress bars of tqdm or rich for `scan` and `fori_loop`: nested loops, and a bar for each loop on each device.
 
-Run it with `XLA_FLAGS=--xla_force_host_platform_device_count=2 python examples/recipes/progress_bars.py tqdm`, or with
-`rich` in place of `tqdm`; it needs `pip install tqdm` or `pip install rich`. It draws four bars, of two nested loops on
+Run it with `XLA_FLAGS=--xla_force_host_platform_device_count=2 python examples/recipes/progress_bars.py`, or with
+`rich` as its argument; it needs `pip install tqdm` or `pip install rich`. It draws four bars, of two nested loops on
 two devices, and prints the results.
 """
 
@@ -141,7 +141,7 @@ def training(bars: Bars, start: Any) -> Any:
     return scan(bars, "epochs", epoch, start, length=3)[0]
 
 
-def main(kind: str) -> None:
+def main(kind: str = "tqdm") -> None:
     if kind == "tqdm":
         bars = TqdmBars(file=sys.stdout, bar_format="{desc}: {percentage:3.0f}%|{bar:20}| {n_fmt}/{total_fmt}")
     else:
@@ -159,4 +159,4 @@ def main(kind: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -174,11 +174,26 @@ def test_a_training_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     fit = jax.jit(module.train, static_argnums=(0, 4))
     with module.Checkpoints(tmp_path, keep=2) as checkpoints:
         fit(checkpoints, start, 0, 17, 5)
-    assert [path.name for path in checkpoints.saved()] == ["step-000000010.npz", "step-000000015.npz"]
+    assert [path.name for path in checkpoints.saved()] == [f"step-0000000{step}-cpu-0.npz" for step in (10, 15)]
     step, state = checkpoints.restore(start)
     assert step == 15
     helpers.equal(fit(None, state, step, 30, 5), fit(None, start, 0, 30, 5), "the state")
     helpers.equal(module.Checkpoints(tmp_path / "none").restore(start), (0, start), "without a checkpoint")
+
+
+@pytest.mark.contract("H9")
+@pytest.mark.parametrize("layout", [helpers.PMAP, helpers.SHARD_MAP], ids=helpers.named)
+def test_each_device_saves_its_part(layout: helpers.Layout, tmp_path: Path) -> None:
+    values = np.arange(16, dtype=np.float32)
+    with (checkpoints := load("checkpoints").Checkpoints(tmp_path, keep=2)):
+        step = lambda x, index: (checkpoints.tap(index, x + 1), None)
+        layout.run(lambda x: jax.lax.scan(step, x, jnp.arange(3))[0], layout.split(values.reshape(8, 2)))
+    assert len(checkpoints.saved()) == 2 * len(jax.devices())
+    parts = [checkpoints.restore(jnp.zeros(2), device) for device in jax.devices()]
+    assert [step for step, _ in parts] == [2] * len(parts)
+    np.testing.assert_array_equal(np.concatenate([part for _, part in parts]), values + 3)
+    with pytest.raises(ValueError, match=r"has shape \(2,\) in place of \(16,\)"):
+        checkpoints.restore(jnp.zeros(16))
 
 
 @pytest.mark.parametrize("fails", ["write", "replace"])
@@ -199,7 +214,7 @@ def test_a_checkpoint_that_fails_is_not_there_and_the_failure_is_raised(
         monkeypatch.setattr(*(module.np, "savez") if fails == "write" else (Path, "replace"), partly)
         # More than may wait: the taps come to their end all the same.
         jax.jit(lambda x: jax.lax.scan(lambda x, i: (checkpoints.tap(i, x), None), x, jnp.arange(2, 9)))(jnp.arange(3))
-    assert [path.name for path in checkpoints.saved()] == ["step-000000001.npz"]
+    assert [path.name for path in checkpoints.saved()] == ["step-000000001-cpu-0.npz"]
 
 
 def test_few_checkpoints_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import threading
 import weakref
 from typing import Any
 
@@ -38,6 +40,22 @@ def reads_large_operand(case: Case) -> None:
     operand = np.ones((count, 1 << 16), np.float32)
     for _ in range(4 * TRIPS):
         case.gives(np.full(operand.shape, 2 * count, np.float32), compiled, operand)
+
+
+@case("pmap", "call", "H9", minimum_devices=2, deadline=8.0, isolated=True)
+@case("pmap", "pure_callback", minimum_devices=2, deadline=8.0, isolated=True)
+def reads_small_type(case: Case) -> None:
+    """No public number: callbacks of all devices, at the same time, read an operand of less than a byte."""
+    together = threading.Barrier(len(case.devices), timeout=1.0)
+
+    def host(operand: Any) -> Any:
+        # An implementation may run them one after the other.
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait()
+        return np.asarray(operand)
+
+    operand = np.ones((len(case.devices), 3), jnp.int4)
+    case.gives(operand, case.program(host), operand)
 
 
 @case("jit", ONE_OF_EACH)

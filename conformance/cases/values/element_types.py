@@ -71,8 +71,8 @@ def dtypes(case: Case) -> None:
     small = {name: operands.pop(name) for name in SMALL}
     case.together(operands, lambda parts: _arrive(case, parts))
     if case.callback.function != "dlpack_callback":
-        # Callbacks of one program may run at once, and JAX 0.10.2 hangs where all of the runtime's threads wait and
-        # one reads such a type.
+        # Callbacks of one program may run at once, and JAX before 0.12 hangs where all of the runtime's threads wait
+        # and one reads such a type: docs/jax-bugs/pmap-small-operand.md.
         for name, values in small.items():
             case.together({name: values}, lambda parts: _arrive(case, parts))
         floats = np.arange(3, dtype=np.float32)
@@ -118,7 +118,7 @@ def small_types_in_batches(case: Case) -> None:
 @case("pjit", "debug_callback_partitioned", "X4", minimum_devices=2)
 def small_types_at_each_run(case: Case) -> None:
     """Alone at each of three runs, and as parts on each device."""
-    # Two devices: JAX 0.10.2 hangs where all of the runtime's threads wait and a callback reads such a type.
+    # Two devices: with as many as threads JAX before 0.12 hangs (docs/jax-bugs/pmap-small-operand.md).
     case = case.over(case.devices[: 2 if case.layout == "pjit" else 1])
     parts = len(case.devices) if case.layout == "pjit" else 1
     for name in SMALL:

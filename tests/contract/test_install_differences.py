@@ -13,7 +13,6 @@ from jax import pure_callback
 from jax.debug import callback as debug_callback
 from jax.debug import print as debug_print
 from jax.experimental import io_callback
-from support import helpers
 from test_install import X, double
 
 import hostcb as hcb
@@ -101,18 +100,3 @@ def test_a_float0_leaf_arrives_as_such() -> None:
     with hcb.installed():
         program()
     assert seen == [np.bool_, jax.dtypes.float0]
-
-
-def test_ordered_callbacks_of_all_kinds_have_one_order() -> None:
-    record = helpers.Record()
-
-    @jax.jit
-    def program(x: Any) -> None:
-        for step in range(20):
-            io_callback(lambda x: record.add(int(x)), None, x + 2 * step, ordered=True)
-            debug_callback(lambda x: record.add(int(x)), x + 2 * step + 1, ordered=True)
-
-    with hcb.installed():
-        program(0)
-        jax.effects_barrier()
-    assert record.values == [*range(40)]

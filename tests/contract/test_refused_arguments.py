@@ -263,35 +263,6 @@ def test_shardings_of_several_devices(function: Any, spec: Any, way: Any, device
     check({"several": (program, NotImplementedError, "SingleDeviceSharding")}, "several", way)
 
 
-FORMATS: Refusals = {
-    "missing": (lambda x: debug.print("{} {}", x), IndexError, "{} {}"),
-    "missing name": (lambda x: debug.print("{x} {y}", x=x), KeyError, "y"),
-    "left over": (lambda x: debug.print("{}", x, x), ValueError, "{}"),
-    "name left over": (lambda x: debug.print("{x}", x=x, y=x), ValueError, "y"),
-    "name beside an argument": (lambda x: debug.print("{}", x, y=x), ValueError, "y"),
-    "brace": (lambda x: debug.print("{", x), ValueError, "{"),
-    "specification": (lambda x: debug.print("{:s}", x), (ValueError, TypeError), ""),
-    # It would be formatted as its words.
-    "specification for a key": (lambda x: debug.print("{:d}", jax.random.key(0)), (ValueError, TypeError), ""),
-    "no text": (lambda x: debug.print(3, x), TypeError, "string"),
-    "missing, alone": (lambda x: debug.print("x is {}"), IndexError, ""),
-    "missing name, alone": (lambda x: debug.print("x is {x}"), KeyError, ""),
-    "brace, alone": (lambda x: debug.print("x is {"), ValueError, ""),
-    "no text, alone": (lambda x: debug.print(3), TypeError, "string"),
-    "attribute": (lambda x: debug.print("{x.lenght}", x=x), ValueError, "lenght"),
-    "item": (lambda x: debug.print("{x[a]}", x={"b": x}), (ValueError, LookupError), "a"),
-    "first of two calls": (lambda x: debug.print(x=x)("{x}"), TypeError, "two-call"),
-    "first of two calls of callback": (lambda x: debug.callback(x=x)(never), TypeError, "two-call"),
-}
-
-
-@pytest.mark.contract("X4")
-@WAYS
-@pytest.mark.parametrize("name", FORMATS)
-def test_formats(name: str, way: Any) -> None:
-    check(FORMATS, name, way)
-
-
 def with_ref(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: function(jax.new_ref(jnp.zeros(3)))
 

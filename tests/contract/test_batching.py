@@ -199,17 +199,6 @@ def test_vmap_with_axis_name_and_size() -> None:
     assert np.unique(record.args[0]).tolist() == [3.0]
 
 
-@pytest.mark.contract("H7")
-def test_per_lane_values_of_a_printing_tap() -> None:
-    record = Record()
-    jax.block_until_ready(
-        jax.vmap(lambda x, y: hcb.id_tap(record.tap, {"b": y, "a": x}))(jnp.arange(2), jnp.ones((2, 3)))
-    )
-    hcb.barrier_wait()
-    assert record.transforms == [batch((0, 0))]
-    assert {name: leaf.shape for name, leaf in record.args[0].items()} == {"a": (2,), "b": (2, 3)}
-
-
 def double(x: Any) -> Any:
     return x * 2
 
@@ -246,21 +235,6 @@ def test_call_on_what_is_not_differentiated() -> None:
     stopped = lambda x: x * hcb.call(double, lax.stop_gradient(x), result_shape=jax.ShapeDtypeStruct((), np.float32))
     assert float(jax.grad(stopped)(3.0)) == 6.0
     np.testing.assert_allclose(jax.vmap(lambda x: function(x, jnp.float32(2.0)))(jnp.arange(2.0)), [0.0, 4.0])
-
-
-@pytest.mark.contract("H8")
-def test_call_in_custom_jvp_and_custom_vjp() -> None:
-    sin = lambda x: hcb.call(np.sin, x, result_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), vmap_method="expand_dims")
-    cos = lambda x: hcb.call(np.cos, x, result_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), vmap_method="expand_dims")
-    forward = jax.custom_jvp(sin)
-    forward.defjvp(lambda primals, tangents: (forward(*primals), cos(primals[0]) * tangents[0]))
-    backward = jax.custom_vjp(sin)
-    backward.defvjp(lambda x: (sin(x), x), lambda x, ct: (ct * cos(x),))
-    for function in (forward, backward):
-        np.testing.assert_allclose(jax.grad(lambda x: function(x) ** 2)(jnp.float32(0.5)), np.sin(1.0), rtol=1e-5)
-        np.testing.assert_allclose(
-            jax.jit(jax.vmap(jax.grad(function)))(jnp.arange(3.0)), np.cos(np.arange(3.0)), rtol=1e-5
-        )
 
 
 METHODS = {

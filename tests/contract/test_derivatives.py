@@ -135,26 +135,6 @@ def test_custom_jvp_recipe_taps_tangents(stage: Any) -> None:
     seen(tangents, "tangents", (0.1, 0.6))
 
 
-@pytest.mark.contract("H6")
-@STAGES
-def test_custom_jvp_identity_that_taps_tangents_under_grad(stage: Any) -> None:
-    """Under grad the tangent tap is transposed: one callback with the cotangent, and the derivative is right."""
-    tangents = Record()
-
-    @jax.custom_jvp
-    def identity(x):
-        return x
-
-    @identity.defjvp
-    def _(primals, arg_dots):
-        return primals[0], hcb.id_tap(tangents.tap, arg_dots[0])
-
-    out = stage(lambda x, t: jax.jvp(lambda x: identity(x * x), (x,), (t,)))(3.0, 0.5)
-    np.testing.assert_allclose(out, (9.0, 3.0), rtol=1e-5)
-    seen(tangents, "tangents", 3.0)
-    np.testing.assert_allclose(stage(jax.grad(lambda x: jnp.sin(identity(x * x))))(3.0), 6 * np.cos(9.0), rtol=1e-5)
-
-
 def squared(tap: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
     """The square of a number; its rule replaces the tangent by what `tap` makes of it and of the number."""
 

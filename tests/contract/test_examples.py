@@ -125,6 +125,10 @@ def test_the_bessel_function() -> None:
         np.testing.assert_allclose(first, scipy.special.jvp(order, z), rtol=1e-4, atol=1e-5)
         second = jax.vmap(jax.hessian(lambda x, order=order: bessel(order, x)))(z)
         np.testing.assert_allclose(second, scipy.special.jvp(order, z, 2), rtol=1e-4, atol=1e-5)
+        third = jax.jit(jax.vmap(jax.grad(jax.hessian(lambda x, order=order: bessel(order, x)))))(z)
+        np.testing.assert_allclose(third, scipy.special.jvp(order, z, 3), rtol=1e-3, atol=1e-4)
+    both = jax.vmap(jax.vmap(bessel, (None, 0)), (0, None))(np.arange(4), z)
+    np.testing.assert_allclose(both, scipy.special.jv(np.arange(4)[:, None], z), rtol=1e-5, atol=1e-6)
     with pytest.raises(TypeError, match="must be an integer"):
         bessel(1.0, z)
 

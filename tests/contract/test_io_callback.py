@@ -171,9 +171,6 @@ def test_unused_cond_before_an_inner_jit(layout: helpers.Layout, ordered: bool) 
     assert sorted(got) == sorted([6, 7] * len(layout.callers)), f"calls: {got}"
 
 
-KINDS: dict[str, Callable[..., Any]] = {"pure": hcb.pure_callback, "io": hcb.io_callback}
-
-
 @pytest.mark.contract("X2", "X4")
 def test_callbacks_that_run_jax_end_on_few_and_many_devices() -> None:
     """Guards against #24255 (jnp in a callback), pmap_psum and jit_sharded_jnp: deadlocks of JAX's own."""

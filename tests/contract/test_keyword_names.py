@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.helpers import STAGES
 
 import hostcb as hcb
 
@@ -141,15 +140,6 @@ def test_buffer_callback(stage: Any) -> None:
 
     f = hcb.buffer_callback(write, SCALAR, vmap_method="sequential")
     check(run(stage, lambda x: f(x, **named_values(x))))
-
-
-@pytest.mark.contract("D1")
-@STAGES
-def test_a_keyword_argument_is_not_replaced_by_the_stream(stage: Any) -> None:
-    f = hcb.dlpack_callback(lambda x, stream: np.asarray(x), SCALAR, with_stream=True)
-    with pytest.raises(TypeError, match="with_stream=True"):
-        stage(lambda x: f(x, stream=x))(X)
-    assert float(stage(f)(X)) == 2
 
 
 @pytest.mark.contract("H2")

@@ -313,12 +313,3 @@ def test_a_call_without_operands_runs_each_time(layout: helpers.Layout) -> None:
     )
     helpers.finish([compiled(layout.same(X)) for _ in range(3)])
     assert record.args == [()] * (6 * len(layout.callers)), f"{len(record.args)} callbacks: {record.args}"
-
-
-@pytest.mark.contract("H4")
-def test_ahead_of_time_compilation_runs_callbacks() -> None:
-    record = Record()
-    compiled = jax.jit(lambda x: hcb.id_tap(record.tap, x) * 2).lower(1.0).compile()
-    outs = [compiled(jnp.float32(n)) for n in range(3)]
-    helpers.finish(outs)
-    assert record.values == [0.0, 1.0, 2.0]

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 from support.helpers import mesh_of, shard_map
 from support.pairwise import in_turns
 
@@ -251,16 +251,6 @@ def test_shapes(shape: str, kind: str, way: Any) -> None:
         kind = "io_callback"
     program = lambda x: WITH_RESULTS[kind](x, SHAPES[shape])
     check({shape: (program, ValueError, "does not describe a result")}, shape, way)
-
-
-@pytest.mark.contract("X5")
-@WAYS
-@pytest.mark.parametrize("spec", [PartitionSpec(), PartitionSpec("d")], ids=["whole", "parts"])
-@pytest.mark.parametrize("function", [hcb.pure_callback, hcb.io_callback])
-def test_shardings_of_several_devices(function: Any, spec: Any, way: Any, devices: list[jax.Device]) -> None:
-    sharding = NamedSharding(mesh_of(devices, "d"), spec)
-    program = lambda x: function(never, ONE, x, sharding=sharding)
-    check({"several": (program, NotImplementedError, "SingleDeviceSharding")}, "several", way)
 
 
 def with_ref(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

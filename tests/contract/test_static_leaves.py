@@ -101,12 +101,6 @@ def test_what_has_been_an_operand_stays_one(kind: str) -> None:
     assert [type(each["leaf"]) for each in seen] == [np.ndarray, np.ndarray]
 
 
-@pytest.mark.parametrize("kind", ["buffer_callback", "dlpack_callback"])
-def test_functions_that_work_in_device_memory_take_arrays_alone(kind: str) -> None:
-    with pytest.raises(TypeError, match="must be an array or a scalar"):
-        getattr(hcb, kind)(lambda *_: X, LIKE)("text", X)
-
-
 @STAGES
 def test_a_tap_returns_the_leaf_and_vmap_and_grad_leave_it_alone(stage: Any) -> None:
     record, model = Record(), Model()

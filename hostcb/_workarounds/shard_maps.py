@@ -20,7 +20,7 @@ refuses programs of the first while it lowers them. Of the second, the first man
 size makes the axes of size 1 manual too.
 
 - docs/jax-bugs/nested-shard-map-aborts.md: JAX >=0.10.2,<0.11.2
-- docs/jax-bugs/nested-shard-map-axis-of-one.md: JAX >=0.12.0
+- docs/jax-bugs/nested-shard-map-axis-of-one.md: JAX >=0.11.2
 """
 
 from __future__ import annotations

@@ -116,6 +116,8 @@ def run_test(test: str, plugins: Sequence[object] = ()) -> Outcome:
     status = pytest.main([*ARGUMENTS, test], [failures, *plugins])
     if status == pytest.ExitCode.OK:
         return Outcome(Verdict.PASS)
+    if status in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED) and not failures.first:
+        return Outcome(Verdict.HARNESS_ERROR, reason=f"{test} is no test, perhaps with these parameters")
     return Outcome(Verdict.FAIL, reason=failures.first or f"pytest ended with {int(status)}")
 
 

@@ -143,6 +143,9 @@ def _run(runner: Runner, check: Check, usual: float) -> Outcome:
         # there in an earlier test may be why this one fails, and then it would not fail alone.
         runner.end()
         outcome = runner.run(check, 2 * deadline)
+    if isinstance(check, Test) and outcome.verdict is Verdict.HARNESS_ERROR:
+        # A test that there is not would kill every mutant.
+        raise LookupError(outcome.reason)
     return outcome
 
 

@@ -119,7 +119,7 @@ with Runner(Path({str(tmp_path / "log")!r})) as runner:
     print(runner.run(Test({str(path)!r} + "::test_it"), 60.0).reason)
 """
     printed = in_process(program, tmp_path).splitlines()
-    assert printed[:3] == ["pass", "pass", "fail"]
+    assert printed[:3] == ["pass", "pass", "harness_error"]
     assert printed[3].startswith("AssertionError: assert 'MUTANT' not in")
 
 

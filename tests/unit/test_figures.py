@@ -81,7 +81,7 @@ def test_the_numbers_of_cells_are_those_of_the_plan() -> None:
 def test_the_pages_count_the_cells_of_a_run_alike() -> None:
     measured = int(re.findall(r"([\d,]+) cells took", text("docs/benchmarks.md"))[0].replace(",", ""))
     for page in ("README.md", "CHANGELOG.md"):
-        assert f"some {round(measured, -2):,} cells" in text(page)
+        assert f"about {round(measured, -2):,} cells" in text(page)
 
 
 def test_the_run_on_a_gpu_is_the_same_on_both_pages() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..spec.depths import Depth
-from ..spec.platform_targets import TARGETS
+from ..spec.platform_targets import TARGETS, why_not_lowered
 from ..spec.topology import Topology, WrongPlatformError
 from ..worker.process_group import ProcessGroup
 from .options import AUTO
@@ -59,11 +59,7 @@ def _asked(platform: str, depth: Depth) -> Chosen:
     if depth is Depth.RUN:
         return Chosen(depth, device_count=None if platform == "cpu" else count_devices(platform))
     if platform not in TARGETS:
-        known = ", ".join(TARGETS)
-        raise WrongPlatformError(
-            f"nothing says how programs of {platform} must look, so that they are judged where they run alone;"
-            f" --depth {depth.value} is for {known}"
-        )
+        raise WrongPlatformError(why_not_lowered(platform))
     if depth is Depth.COMPILE:
         _try_compiler(platform)
     return Chosen(depth)

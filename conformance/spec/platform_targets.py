@@ -146,5 +146,13 @@ TPU = PlatformTarget(
 TARGETS = {target.name: target for target in (CPU, CUDA, ROCM, TPU, ONEAPI)}
 """By the name of the platform."""
 
+
+def why_not_lowered(platform: str) -> str:
+    return (
+        f"{platform} has no checks of lowered programs, so its cells can only run (--depth run);"
+        f" other depths are for {', '.join(TARGETS)}"
+    )
+
+
 MULTI_HOST = {"tpu": (2, 8), "cuda": (2, 8), "rocm": (2, 8)}
 """The topology of several hosts, as processes and devices, whose cells are compiled without being asked for."""

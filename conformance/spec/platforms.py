@@ -24,6 +24,10 @@ FILES = "HOSTCB_CONFORMANCE_PLATFORM_FILE"
 """The environment variable with the paths of files of platforms. `--platform FILE` sets it for the run's processes."""
 
 
+UNKNOWN = "nothing: a plugin of JAX's may have the name"
+"""The source of a platform that nobody has described."""
+
+
 @dataclass(frozen=True)
 class Platform:
     name: str
@@ -99,7 +103,7 @@ def _platform_named(name: str, files: str) -> Platform:
     if len(described) > 1:
         sources = " and ".join(platform.source for platform in described)
         raise VendorError(f"the platform {name!r} is described twice, by {sources}: give one of the two another name")
-    return described[0] if described else Platform(name, source="nothing: a plugin of JAX's may have the name")
+    return described[0] if described else Platform(name, source=UNKNOWN)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .depths import Depth
 from .platform_targets import TARGETS
-from .platforms import platform_named
+from .platforms import Platform, platform_named
 from .topology_names import UnknownTopologyError as UnknownTopologyError
 from .topology_names import parts_of
 from .xla_flags import QUICK_COMPILATION, known, names
@@ -130,8 +130,18 @@ def check_devices(topology: Topology, platforms: list[str], platform_version: st
     wanted = platform_named(topology.platform)
     found = ", ".join(f"{platforms.count(name)} {name}" for name in sorted(set(platforms)))
     if not platforms or (wanted.devices and not {*platforms} <= {*wanted.devices}):
-        raise WrongPlatformError(f"asked for {topology.platform} devices, JAX found {found or 'none'}")
+        raise WrongPlatformError(
+            f"asked for {topology.platform} devices, JAX found {found or 'none'}{_wants(wanted, 'devices')}"
+        )
     if wanted.version and not any(word.lower() in platform_version.lower() for word in wanted.version):
-        raise WrongPlatformError(f"asked for {topology.platform} devices, JAX found {found} of {platform_version!r}")
+        raise WrongPlatformError(
+            f"asked for {topology.platform} devices, JAX found {found} of {platform_version!r}"
+            + _wants(wanted, "version")
+        )
     if len(platforms) < topology.device_count:
         raise WrongPlatformError(f"asked for {topology.device_count} {topology.platform} devices, JAX found {found}")
+
+
+def _wants(platform: Platform, key: str) -> str:
+    texts = getattr(platform, key)
+    return f"; `{key}` in {platform.source} wants {' or '.join(map(repr, texts))}" if texts else ""

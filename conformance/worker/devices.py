@@ -5,7 +5,11 @@ Such a compiler must refuse what is wrong, else what it compiles shows nothing.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import logging
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,8 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..spec.depths import Depth
-from ..spec.platform_targets import TARGETS, CompileOnly, PlatformTarget
+from ..spec.platform_targets import TARGETS, CompileOnly, PlatformTarget, why_not_lowered
+from ..spec.platforms import UNKNOWN, platform_named
 from ..spec.topology import Topology, WrongPlatformError, check_devices
 from .private_jax import compile_callbacks_for_gpus, without_amd_gpus
 
@@ -113,20 +118,41 @@ def _unplaced(x: Any) -> Any:
 def lowering_devices(topology: Topology) -> list[jax.Device]:
     """CPU devices, as many as the topology has, to lower for another platform."""
     if topology.platform not in TARGETS:
-        known = ", ".join(TARGETS)
-        raise WrongPlatformError(f"nothing says how programs of {topology.platform} must look; known are {known}")
+        raise WrongPlatformError(why_not_lowered(topology.platform))
     devices = jax.devices("cpu")
     if len(devices) < topology.device_count:
         raise WrongPlatformError(f"JAX has {len(devices)} CPU devices to lower for, expected {topology.device_count}")
     return devices[: topology.device_count]
 
 
-def _why_none(topology: Topology, error: Exception) -> str:
+@contextlib.contextmanager
+def _logged_by_jax() -> Iterator[list[str]]:
+    """What JAX logs meanwhile: the error of a plugin that does not start is there alone."""
+    found: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            error = record.exc_info[1] if record.exc_info else None
+            found.append(record.getMessage() + (f": {type(error).__name__}: {error}" if error else ""))
+
+    handler = Kept(logging.WARNING)
+    logging.getLogger("jax").addHandler(handler)
+    try:
+        yield found
+    finally:
+        logging.getLogger("jax").removeHandler(handler)
+
+
+def _why_none(topology: Topology, error: Exception, logged: list[str]) -> str:
     """What is missing: JAX raises many types of errors here, also a bare AssertionError."""
-    said = " ".join(str(error).split())
+    # The suite sets the variable of which JAX speaks.
+    said = re.sub(r" *\(set JAX_PLATFORMS=[^)]*\)", "", " ".join(str(error).split())).rstrip(".")
     target = TARGETS.get(topology.platform)
     if target is None or not target.plugins:
-        return said or f"it says no more than {type(error).__name__}; is its plugin installed?"
+        said = said or f"it says no more than {type(error).__name__}; is its plugin installed?"
+        if platform_named(topology.platform).source == UNKNOWN:
+            said += f"; if a file describes {topology.platform}, give --platform FILE.toml"
+        return " ".join("; JAX logged: ".join([said, *logged]).split())
     installed = [f"{name} {version}" for name in target.plugins if (version := _version(name))]
     if not installed:
         return f"its plugin is not installed, none of {', '.join(target.plugins)}: pip install 'jax[{target.extra}]'"
@@ -148,11 +174,12 @@ def devices_of(topology: Topology) -> list[jax.Device]:
     platform = topology.platform
     try:
         # The name under which the platform is registered: its devices may have another `platform`.
-        devices = jax.devices(topology.jax_name)
-        default = jax.devices()
+        with _logged_by_jax() as logged:
+            devices = jax.devices(topology.jax_name)
+            default = jax.devices()
     except Exception as error:
         raise WrongPlatformError(
-            f"asked for {platform} devices, JAX found none: {_why_none(topology, error)}"
+            f"asked for {platform} devices, JAX found none: {_why_none(topology, error, logged)}"
         ) from error
     if default[:1] != devices[:1]:
         # Programs that name no device would run on that other platform, and pass.

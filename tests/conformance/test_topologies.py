@@ -50,15 +50,15 @@ def test_other_devices_are_refused() -> None:
         (Topology("toy", 2), ["cpu", "cpu"], ""),
     ):
         check_devices(topology, platforms, version)
-    for topology, platforms, version in (
-        (Topology("cuda", 1), ["cpu"], ""),
-        (Topology("cuda", 1), ["gpu"], "rocm 6"),
-        (Topology("rocm", 1), ["gpu"], "PJRT CUDA 13"),
-        (Topology("tpu", 1), [], ""),
-        (Topology("cpu", 8), ["cpu"] * 7, ""),
-        (Topology("toy", 0), [], ""),
+    for topology, platforms, version, wanted in (
+        (Topology("cuda", 1), ["cpu"], "", "`devices` in the suite wants 'gpu'"),
+        (Topology("cuda", 1), ["gpu"], "rocm 6", "`version` in the suite wants 'cuda'"),
+        (Topology("rocm", 1), ["gpu"], "PJRT CUDA 13", "`version` in the suite wants 'rocm'"),
+        (Topology("tpu", 1), [], "", "`devices` in the suite wants 'tpu'"),
+        (Topology("cpu", 8), ["cpu"] * 7, "", ""),
+        (Topology("toy", 0), [], "", ""),
     ):
-        with pytest.raises(WrongPlatformError, match=f"asked for .*{topology.platform}"):
+        with pytest.raises(WrongPlatformError, match=f"asked for .*{topology.platform}.*{wanted}"):
             check_devices(topology, platforms, version)
 
 

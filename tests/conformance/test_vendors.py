@@ -187,6 +187,16 @@ def test_only_what_works_is_advised_without_devices(capsys: Capture) -> None:
         assert ("--depth lower" in said) is advised
 
 
+def test_the_error_of_a_plugin_is_told(tmp_path: Path) -> None:
+    """JAX only logs it, and says itself that it has no such platform."""
+    broken = "def initialize():\n    raise OSError('libacme.so: driver 3.1 is too old')\n"
+    site = installed(tmp_path / "site", {"jax_plugins": {"acme": "acme_plugin"}}, {"acme_plugin.py": broken})
+    ended = run(tmp_path, "--platform", "acme", "--smoke", PYTHONPATH=f"{ROOT}:{site}")
+    (line,) = ended.stderr.splitlines()
+    assert "acme_plugin.initialize(): OSError: libacme.so: driver 3.1 is too old" in line
+    assert "--platform FILE.toml" in line and "JAX_PLATFORMS" not in line
+
+
 def error_of(capsys: Capture, *arguments: str) -> str:
     """The one line of an error in the options."""
     assert main(["list", "-k", "no such cell", *arguments]) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -23,8 +23,8 @@ from .payloads import Payload, payload_of
 @dataclass(frozen=True)
 class _TapFunction:
     site: str
-    recorder: Recorder
-    payload: Payload
+    recorder: Recorder = field(repr=False)
+    payload: Payload = field(repr=False)
 
     def __call__(self, operand: Any, transforms: Any, device: Any = None) -> None:
         with self.recorder.callback(self.payload.seen(operand, self.site), operand, transforms, device):
@@ -35,8 +35,8 @@ class _TapFunction:
 class _PrintStream:
     """Turns the text of id_print back into events."""
 
-    recorder: Recorder
-    payload: Payload
+    recorder: Recorder = field(repr=False)
+    payload: Payload = field(repr=False)
 
     def write(self, text: str) -> None:
         heading, _, body = text.partition("\n")

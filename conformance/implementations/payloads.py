@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -175,8 +175,8 @@ class DataFunction:
     """The host function for a kind of data: it records its operand and returns the operand plus one."""
 
     site: str
-    recorder: Recorder
-    payload: DataPayload
+    recorder: Recorder = field(repr=False)
+    payload: DataPayload = field(repr=False)
 
     def __call__(self, *operands: Any, device: Any = None) -> Any:
         operand = operands if self.payload.spread else operands[0]

@@ -17,8 +17,9 @@ from suite_runs import DEADLINE, Patch
 
 from conformance.cases.harness.running import run_case
 from conformance.implementations import load
+from conformance.implementations.hostcb import _TapFunction
 from conformance.implementations.jax import NAMESPACE, Jax
-from conformance.implementations.payloads import DataPayload
+from conformance.implementations.payloads import DataFunction, DataPayload
 from conformance.oracle.history import Recorder
 from conformance.oracle.verdicts import Verdict
 from conformance.planning.cells import CaseCell, ProgramCell, TableCell, parse_cell
@@ -28,6 +29,14 @@ from conformance.worker.execution import _parts, run_cell, run_table_cell
 from conformance.worker.private_jax import several_times
 
 pytestmark = pytest.mark.contract("C5", "C6")
+
+
+def test_the_names_of_host_functions_are_short() -> None:
+    """hostcb's errors quote the function before they say what is wrong, and a witness is cut."""
+    payload = DataPayload(CALL, DataKind("int8", "vector", "pair"))
+    for function in (_TapFunction, DataFunction):
+        assert len(repr(function("first", Recorder({}), payload))) < 40
+
 
 # Broken versions of JAX's own callbacks: those that no mutant of hostcb stands for.
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, overload
 
 import numpy as np
 
-from ._api.formatting import FormatPrinter, check_format
+from ._api.formatting import FormatPrinter, MissingNameError, MissingPositionError, check_format  # noqa: F401
 from ._api.jax_arrays import as_asked
 from ._errors.frames import leave_out_frames, leaving_out_frames
 from ._primitive.binding import bind, is_no_value
 from ._spec.failure_policy import OnError, check_policy
 from ._spec.kinds import DEBUG, ORDERED_DEBUG, ORDERED_PRINT, PRINT
 from ._spec.naming import check_callable, shown
+from ._spec.options import check_truth
 
 if TYPE_CHECKING:
     from ._api.type_hints import P
@@ -106,6 +107,7 @@ def callback(  # type: ignore[misc]
     """
 
     def bind_callback(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+        check_truth("debug.callback", ordered=ordered, partitioned=partitioned)
         kind = ORDERED_DEBUG if ordered else DEBUG
         check_callable(function, kind.name, "callback")
         if on_error is not None:
@@ -196,6 +198,7 @@ def print(  # noqa: A001
     """
 
     def bind_print(fmt: str, /, *args: Any, **kwargs: Any) -> None:
+        check_truth("debug.print", ordered=ordered, partitioned=partitioned, skip_format_check=skip_format_check)
         if not skip_format_check:
             check_format(fmt, args, kwargs)
         printer = FormatPrinter(fmt, tuple(np.get_printoptions().items()))

@@ -13,6 +13,7 @@ from .._primitive.binding import bind, is_no_array
 from .._primitive.shape_functions import results_of
 from .._spec.kinds import IO, ORDERED_IO, PURE, Kind
 from .._spec.naming import check_callable
+from .._spec.options import check_truth
 from .._spec.placement import device_of
 from .._spec.shapes import ResultShape
 from .jax_arrays import as_asked
@@ -165,6 +166,7 @@ def io_callback(
         [0.6369617  0.26978672]
     """
     try:
+        check_truth("io_callback", ordered=ordered)
         kind = ORDERED_IO if ordered else IO
         return bind_external(kind, callback, result_shape_dtypes, args, kwargs, sharding, None, further=True)
     except Exception as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,19 +13,20 @@ import numpy as np
 
 from .. import _compat
 from .._primitive.binding import value_of
-from .._spec.naming import shown
+from .._spec.naming import shown, shows_tracer
+from .._spec.options import nearest, no_option
 from .printing import write
 
 # The repr of a larger array shows only its shape, as that of a jax.Array.
 MOST_BYTES_IN_REPR = 1 << 20
 
 
-# The text of a value that JAX traces, such as "JitTracer(float32[3])".
-_TRACED = re.compile(r"\b[A-Za-z]+Tracer\(")
-
 _NO_F_STRING = (
     'Was an f-string passed? Values are not known yet: write debug.print("{x}", x=x) rather than debug.print(f"{x}").'
 )
+
+
+_OPTIONS = ("ordered", "partitioned", "skip_format_check")
 
 
 class MissingPositionError(ValueError, IndexError):
@@ -37,6 +37,11 @@ class MissingNameError(ValueError, KeyError):
     """The format string asks for a keyword argument that was not given."""
 
     __str__ = ValueError.__str__
+
+
+# A traceback names the module, and this one is private.
+for _error in (MissingPositionError, MissingNameError):
+    _error.__module__ = "hostcb.debug"
 
 
 class FormatChecker(string.Formatter):
@@ -74,7 +79,12 @@ class FormatChecker(string.Formatter):
                 'printed: debug.print("x is {}", x).'
             )
         if names:
-            raise ValueError(f"Unused keyword arguments to `debug.print`: {names}. {_NO_F_STRING}")
+            meant = nearest(names[0], _OPTIONS)
+            # A string that has a field is no f-string.
+            asked = (
+                f" {no_option('debug.print', names[0], meant)}" if meant else "" if used_args else f" {_NO_F_STRING}"
+            )
+            raise ValueError(f"Unused keyword arguments to `debug.print`: {names}.{asked}")
 
 
 def check_format(text: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -87,8 +97,11 @@ def check_format(text: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
     """
     if not isinstance(text, str):
         raise TypeError(f"debug.print: the format must be a string, got {shown(text)} of {type(text)}.")
-    if _TRACED.search(text):
+    if shows_tracer(text):
         raise ValueError(f"debug.print: the format string {text!r} has the text of a traced value. {_NO_F_STRING}")
+    for leaf in jax.tree_util.tree_leaves((args, kwargs)):
+        if isinstance(leaf, str) and shows_tracer(leaf):
+            raise ValueError(f"debug.print: the argument {leaf!r} has the text of a traced value. {_NO_F_STRING}")
     stand_ins, names = jax.tree_util.tree_map(_stand_in, (args, kwargs))
     try:
         FormatChecker().vformat(text, stand_ins, names)

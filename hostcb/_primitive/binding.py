@@ -14,7 +14,7 @@ from .. import _compat
 from .._runtime.executions.executions import tracker
 from .._spec.callback import LEAF, Float0, HostCallback, Static, known_tap, shared
 from .._spec.kinds import PRINTING_TAP, Kind
-from .._spec.naming import attribute, shown, subject
+from .._spec.naming import attribute, shown, shows_tracer, subject
 from .._spec.placement import partial_automatic, placed_per_device
 from .._spec.shapes import ResultShape, struct_of
 from .._spec.signatures import is_plain_function
@@ -60,6 +60,8 @@ def bind(
         if not travels(leaf):
             absent.append((position, Float0(tuple(leaf.shape))))
         elif is_static is not None and is_static(leaf):
+            if not kind.visible and isinstance(leaf, str) and shows_tracer(leaf):
+                raise _traced_text(kind, function, leaf)
             absent.append((position, Static(leaf)))
         else:
             operands.append(_operand(kind, function, leaf))
@@ -255,6 +257,14 @@ def _no_value(kind: Kind, function: Any, leaf: Any) -> TypeError:
     return TypeError(
         f"{subject(kind.name, function)}: every leaf of {what} must be an array or a scalar, got {shown(leaf)} of "
         f"{type(leaf)}. {remedy}"
+    )
+
+
+def _traced_text(kind: Kind, function: Any, leaf: str) -> ValueError:
+    # Functions of debug callbacks get any text, as JAX's do.
+    return ValueError(
+        f"{subject(kind.name, function)}: {shown(leaf)} has the text of a traced value. An f-string is made while JAX "
+        "traces, when the value is not known: pass the value itself beside the text."
     )
 
 

@@ -10,6 +10,7 @@ import functools
 import inspect
 import operator
 import os
+import re
 import sysconfig
 import types
 import unicodedata
@@ -32,6 +33,9 @@ MOST_WRAPPERS = 100
 NO_DEVICE = "unknown"
 # A longer text is cut: the repr of an array or of a model would hide the rest of the message.
 MOST_CHARACTERS = 400
+
+# The text of a value that JAX traces, such as "JitTracer(float32[3])".
+_TRACED = re.compile(r"\b[A-Za-z]+Tracer\(")
 
 # Control characters, halves of pairs that are no characters, and ends of lines.
 _UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
@@ -98,6 +102,11 @@ def shown(value: Any) -> str:
     except Exception as error:
         return f"<{type(value).__qualname__} object, whose repr raises {type(error).__name__}>"
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+
+
+def shows_tracer(text: str) -> bool:
+    """Return whether a text, such as that of an f-string, has the `repr` of a value that JAX traces."""
+    return _TRACED.search(text) is not None
 
 
 def first_line(text: str) -> str:

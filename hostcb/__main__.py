@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from . import doctor
@@ -16,10 +17,13 @@ parser = argparse.ArgumentParser(
 parser.add_argument(
     "--all",
     action="store_true",
-    help="print also how callbacks reach the host on each platform, and each part of JAX's private side that hostcb "
-    "uses",
+    help="print also how callbacks reach the host on each platform, and each private part of JAX that hostcb uses",
 )
 show_all = parser.parse_args().all
 report = doctor()
-print(report.text if show_all else f"{report.brief}\n`python -m hostcb --all` prints more.")
+try:
+    print(report.text if show_all else f"{report.brief}\n`python -m hostcb --all` prints more.", flush=True)
+except BrokenPipeError:
+    # The reader, such as `head`, wants no more, and Python's own flush at the end must not fail either.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 sys.exit(0 if report.complete else 1)

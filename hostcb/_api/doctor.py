@@ -1,4 +1,4 @@
-"""What hostcb finds: versions, devices, transports, and how much of JAX's private side it knows (H21)."""
+"""What hostcb finds: versions, devices, transports, and which private parts of JAX it knows (H21)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .._lowering.rule import GPU_PLATFORMS
 from .._native.library import library
 from .._version import __version__
 
-_VIEWS = "views: one device, pmap and shard_map, on the device's memory"
-_ONE_OF_MANY = "one_of_many: jit over a mesh, on one of its devices"
-_PARTS = "parts: partitioned=True, on each device of a mesh"
-_IN_PLACE = "in_place: buffer_callback and dlpack_callback, without a copy"
-_ARRAYS = "arrays: one device, pmap and shard_map, on copies"
-_SEND = "send_and_receive: all but buffer_callback, dlpack_callback and partitioned=True, by JAX's own emitter"
+_VIEWS = "one device, pmap and shard_map: callbacks read the device's memory"
+_ONE_OF_MANY = "jit over a mesh: one of its devices calls"
+_PARTS = "partitioned=True: each device of a mesh calls"
+_IN_PLACE = "buffer_callback and dlpack_callback: without a copy"
+_ARRAYS = "one device, pmap and shard_map: callbacks read copies"
+_SEND = "all but buffer_callback, dlpack_callback and partitioned=True: by JAX's own send and receive"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Report:
 
 
 def doctor() -> Report:
-    """Say what hostcb finds: versions, devices, transports, and each part of JAX's private side that it uses.
+    """Say what hostcb finds: versions, devices, transports, and each private part of JAX that it uses.
 
     It starts JAX's devices. Where this JAX lacks something, the report says which promises of the contract are lost and
     what is refused. `python -m hostcb` prints the most of it, and exits with 1 if something is lost.
@@ -65,7 +65,7 @@ def doctor() -> Report:
     lost, platforms = losses(), _platforms()
     extension = f"the native extension: {library.state()}"
     text = [
-        *(_versions(), "", "devices and transports", *_devices(platforms, with_transports=True)),
+        *(_versions(), "", "devices, and how callbacks reach the host there", *_devices(platforms, with_transports=True)),
         *("", extension, "", _installed(), "", _summary(lost), *map(_line, entries)),
     ]
     brief = [
@@ -129,11 +129,11 @@ def _installed() -> str:
 
 def _summary(lost: list[Entry]) -> str:
     if not lost:
-        return f"JAX's private side: all {len(entries)} things that hostcb uses hold"
+        return f"private parts of JAX: all {len(entries)} that hostcb uses are as it expects"
     promises = sorted({promise for entry in lost for promise in entry.promises})
     return (
-        f"JAX's private side: {len(lost)} of {len(entries)} things that hostcb uses are lost, and with them parts of "
-        f"{', '.join(promises)} of docs/contract.md"
+        f"private parts of JAX: {len(lost)} of {len(entries)} that hostcb uses are missing or have changed, so parts of "
+        f"{', '.join(promises)} of docs/contract.md are lost"
     )
 
 

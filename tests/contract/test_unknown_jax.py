@@ -178,9 +178,9 @@ def test_the_doctor_says_what_was_found(how: str) -> None:
     if how == "no devices":
         assert "none: JAX says: " in ended.stdout
         return
-    assert "views: " in ended.stdout and "in_place: " in ended.stdout
+    assert "callbacks read the device's memory" in ended.stdout and ": without a copy" in ended.stdout
     said = "1 of " if how == "lost" else f"all {len(NAMES)} "
-    assert f"JAX's private side: {said}" in ended.stdout
+    assert f"private parts of JAX: {said}" in ended.stdout
 
 
 def test_the_parts_of_jax_are_those_of_the_snapshot() -> None:

@@ -22,6 +22,7 @@ from .helping import add_version
 DESCRIPTION = "Show, cell by cell, what host callbacks do on a platform."
 
 UNUSABLE = 2
+INTERRUPTED = 130
 
 COMMANDS: Mapping[str, str] = {
     "run": "run cells and judge them",
@@ -56,6 +57,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         options = parsed(arguments)
         return reported(module_of(options.command).main, options)
+    except KeyboardInterrupt:
+        # A command that has something to report catches it.
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except ModuleNotFoundError as error:
         if error.name not in _OF_JAX:
             raise

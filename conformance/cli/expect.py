@@ -32,11 +32,15 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
+    nothing = True
     for run in load_results(options.results):
         lines = [*entries(run, datetime.date.today().isoformat(), whole=full_run_in(options.results, run.name))]
         # A folder may have several runs, and each platform has its own file of known failures.
         for line in [_comment(run.name), *lines] if lines else []:
             print(line)
+            nothing = False
+    if nothing:
+        print(_comment("nothing new"))
     return 0
 
 
@@ -48,9 +52,13 @@ def entries(run: RunRecord, since: str, *, whole: bool) -> Iterator[str]:
     for pattern in run.stale_expectations:
         yield _comment(f"remove {pattern!r} from its entry: it matches no cell")
     wrong = [cell for cell in run.cells if not cell.status.acceptable]
+    if missing := sum(cell.verdict == Verdict.MISSING.value for cell in wrong):
+        yield _comment(f"{missing} cell{'s' * (missing != 1)} did not run")
     for cell in wrong:
+        if cell.verdict == Verdict.MISSING.value:
+            continue
         if cell.verdict in UNEXPECTABLE:
-            yield _comment(f"no entry, since a {cell.verdict} is nothing to expect: {cell.id}")
+            yield _comment(f"no entry for a {cell.verdict}, which does not tell what the next run will show: {cell.id}")
         elif cell.expected != Verdict.PASS.value:
             yield _comment(
                 f"its entry expects {cell.expected}, and now it is {_words(cell)}: remove from there {cell.id}"

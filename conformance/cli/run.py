@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from ..reports.html import html
 from ..reports.markdown import markdown
 from ..reports.terminal import PAGE
 from ..spec.depths import Depth
+from ..spec.package import COMMAND
 from .helping import add_command, add_patterns
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ def add_parser(commands: Any) -> None:
             UNUSABLE: "nothing was tested: bad input, no device, or no cell",
             3: "as 0 at depth compile, which the machine has chosen: nothing ran",
             4: "as 0 at depth lower, which the machine has chosen: nothing ran",
+            130: "interrupted before the first cell",
         },
     )
     add_selection(parser.add_argument)
@@ -97,9 +100,16 @@ def show(report: Report, options: RunOptions) -> int:
             page = None
     why = bool(options.cells or options.patterns) or not {*VERBOSE}.isdisjoint(options.pytest_options)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    print(report.summary(page=page, known=why, colour=colour))
+    go_on = _resuming() if report.left else ""
+    print(report.summary(page=page, go_on=go_on, known=why, colour=colour))
     if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) and report.exit_code != UNUSABLE:
         # In a job of GitHub Actions, the report is on the page of the job.
         with Path(summary).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(markdown([report.record]))
     return report.exit_code
+
+
+def _resuming() -> str:
+    """This command, so that it goes on with the same run."""
+    own = [word for word in sys.argv[1:] if word != "--resume"]
+    return f"{COMMAND} {shlex.join([*own[:1], '--resume', *own[1:]])}"

@@ -129,6 +129,11 @@ class Report:
         return code or (0 if self.depth_asked else AS_EXPECTED_AT[self.depth])
 
     @property
+    def left(self) -> int:
+        """The number of cells that did not run because the run ended early."""
+        return sum(one.outcome.verdict is Verdict.MISSING for one in self.results) if self.gaps else 0
+
+    @property
     def capabilities(self) -> tuple[Observed, ...]:
         outcomes = [(result.cell.id, result.outcome) for result in self.results]
         return observed(Result(cell, one.label, one.refused or one.shown == "refused") for cell, one in outcomes)
@@ -170,15 +175,15 @@ class Report:
         """The run as a reader of its JSON has it."""
         return record_of(self.as_json())
 
-    def summary(self, *, page: Path | None = None, known: bool = False, colour: bool = False) -> str:
-        """What the terminal shows at the end."""
+    def summary(self, *, page: Path | None = None, go_on: str = "", known: bool = False, colour: bool = False) -> str:
+        """What the terminal shows at the end; `go_on` is the command that runs the cells that did not run."""
         left_out = Counter(cell.lacking for cell in self.lacking)
         notes = [f"LEFT OUT: {count} cell{'s' * (count > 1)}: {reason}" for reason, count in left_out.items()]
         if self.empty_shard:
             notes.append("This shard has no cell: there are more shards than cells.")
         if self.exit_code == NOTHING_RAN:
             notes.append("ERROR: no cell was executed, so nothing is known.")
-        return summary(self.record, notes, page=page, known=known, colour=colour)
+        return summary(self.record, notes, page=page, go_on=go_on, known=known, colour=colour)
 
 
 def _known(entry: Expectation) -> dict[str, Any]:

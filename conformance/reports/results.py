@@ -202,10 +202,11 @@ class RunRecord:
 
 
 def unexpected_in_words(labels: Sequence[str]) -> str:
-    """The number of unexpected results with these verdicts, and how many of them say only that the run ended early."""
+    """The number of unexpected results with these verdicts, and that of cells without a result."""
     never_run = labels.count(Verdict.MISSING.value)
-    return f"{len(labels)} unexpected result{'s' * (len(labels) != 1)}" + (
-        f" ({never_run} of them never run)" if never_run else ""
+    found = len(labels) - never_run
+    return f"{found} unexpected result{'s' * (found != 1)}" + (
+        f"; {never_run} cell{'s' * (never_run != 1)} did not run" if never_run else ""
     )
 
 

@@ -25,11 +25,17 @@ GREEN, RED, PLAIN = "\033[1;32m", "\033[1;31m", "\033[0m"
 
 
 def summary(
-    run: RunRecord, notes: Sequence[str] = (), *, page: Path | None = None, known: bool = False, colour: bool = False
+    run: RunRecord,
+    notes: Sequence[str] = (),
+    *,
+    page: Path | None = None,
+    go_on: str = "",
+    known: bool = False,
+    colour: bool = False,
 ) -> str:
     """The lines; `notes` come before the block, and `known` adds why failures are known."""
     before = [*_before(run, known), *notes]
-    return "\n".join([*([visible("\n".join(before)), ""] if before else []), *_block(run, page, colour)])
+    return "\n".join([*([visible("\n".join(before)), ""] if before else []), *_block(run, page, go_on, colour)])
 
 
 def _before(run: RunRecord, known: bool) -> Iterator[str]:
@@ -63,8 +69,8 @@ def _before(run: RunRecord, known: bool) -> Iterator[str]:
     yield from (f"{'CLAIM FAILED: ' if claim.failed else ''}{claim.sentence}" for claim in run.claims)
 
 
-def _block(run: RunRecord, page: Path | None, colour: bool) -> Iterator[str]:
+def _block(run: RunRecord, page: Path | None, go_on: str, colour: bool) -> Iterator[str]:
     verdict = "PASS" if run.good else "FAIL"
     yield f"{GREEN if run.good else RED}{verdict}{PLAIN}" if colour else verdict
-    facts = run.facts | {"page": str(page) if page else ""}
+    facts = run.facts | {"page": str(page) if page else "", "go on": command_here(go_on)}
     yield from (in_a_line(f"  {name:<12}{value}") for name, value in facts.items() if value)

@@ -182,3 +182,12 @@ def test_each_platform_of_a_folder_has_a_heading(tmp_path: Path, capsys: Capture
     acme, toy = read_entries(text, "printed")
     assert text.startswith("# acme\n") and "# cpu" not in text
     assert text.index(acme.cells[0]) < text.index("# toy\n") < text.index(toy.cells[0])
+
+
+def test_what_did_not_run_is_one_line_and_nothing_new_is_said(tmp_path: Path, capsys: Capture) -> None:
+    fakes.write(tmp_path, *(fails(f"{name}/scan/cpu-1dev", verdict="missing") for name in ("call", "id_tap")))
+    assert main(["expect", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "# cpu\n# 2 cells did not run\n"
+    fakes.write(tmp_path)
+    assert main(["expect", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "# nothing new\n"

@@ -167,7 +167,19 @@ def test_an_interrupt_ends_at_once_and_keeps_the_conclusions(
     found = verdicts(results)
     assert (found[BLOCKED.replace("call", "id_tap")], found[BLOCKED]) == ("pass", "missing")
     assert results["problems"]
+    left = [*found.values()].count("missing")
+    assert f"0 unexpected results; {left} cell{'s' * (left > 1)} did not run" in interrupted.stdout
+    assert f" -m conformance run --resume --results={tmp_path / 'results'} -n {workers}" in interrupted.stdout
     assert ended(worker), "the worker process outlived the run"
+
+
+def test_an_interrupt_before_the_first_cell_is_one_line(capsys: Capture, monkeypatch: Patch) -> None:
+    def interrupt(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("conformance.cli.run.main", interrupt)
+    assert main(["run"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 @pytest.mark.contract("C46")

@@ -65,7 +65,7 @@ def doctor() -> Report:
     lost, platforms = losses(), _platforms()
     extension = f"the native extension: {library.state()}"
     text = [
-        *(_versions(), "", "devices, and how callbacks reach the host there", *_devices(platforms, with_transports=True)),
+        *(_versions(), "", "devices, and how they call", *_devices(platforms, with_transports=True)),
         *("", extension, "", _installed(), "", _summary(lost), *map(_line, entries)),
     ]
     brief = [
@@ -132,8 +132,8 @@ def _summary(lost: list[Entry]) -> str:
         return f"private parts of JAX: all {len(entries)} that hostcb uses are as it expects"
     promises = sorted({promise for entry in lost for promise in entry.promises})
     return (
-        f"private parts of JAX: {len(lost)} of {len(entries)} that hostcb uses are missing or have changed, so parts of "
-        f"{', '.join(promises)} of docs/contract.md are lost"
+        f"private parts of JAX: {len(lost)} of {len(entries)} that hostcb uses are missing or have changed, so "
+        f"parts of {', '.join(promises)} of docs/contract.md are lost"
     )
 
 

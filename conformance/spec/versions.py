@@ -12,6 +12,7 @@ _COMPARISONS = {
     ">=": operator.ge,
     "<=": operator.le,
     "==": operator.eq,
+    "!=": operator.ne,
     ">": operator.gt,
     "<": operator.lt,
 }
@@ -39,7 +40,7 @@ def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
 def version_matches(version: str, specifier: str) -> bool:
     """Whether a release version satisfies comparisons like ">=0.10.2,<0.12"."""
     for part in filter(None, (part.strip() for part in specifier.split(","))):
-        found = re.fullmatch(r"(>=|<=|==|>|<)\s*([\d.]+)", part)
+        found = re.fullmatch(r"(>=|<=|==|!=|>|<)\s*([\d.]+)", part)
         if not found:
             raise SpecifierError(f"{part!r} is no version comparison like '>=0.10.2'")
         if not _COMPARISONS[found[1]](_release(version), _release(found[2])):

@@ -71,6 +71,7 @@ def test_a_listed_cell_fails_in_exactly_one_way(tmp_path: Path) -> None:
     matching = {">=0.10.2": "0.10.2", ">=0.10,<0.12.1": "0.12.0.1", "<0.10": "0.9", "==0.10": "0.10.0", "": "0.10.2"}
     assert all(version_matches(version, specifier) for specifier, version in matching.items())
     assert not version_matches("0.10.2", ">0.10.2")
+    assert [version_matches(version, "!=0.11.2") for version in ("0.11.1", "0.11.2", "0.12.0")] == [True, False, True]
     assert not version_matches("0.10.0", "<=0.9")
 
 

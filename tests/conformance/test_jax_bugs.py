@@ -9,6 +9,7 @@ import pytest
 from jax_bugs import Ended, Report
 
 from conformance.expectations.entries import read_entries
+from conformance.spec.versions import version_matches
 
 pytestmark = pytest.mark.contract("C67")
 
@@ -46,6 +47,14 @@ def test_each_known_failure_has_a_public_link_or_a_report() -> None:
     for path in jax_bugs.EXPECTATIONS.glob("*.toml"):
         for entry in read_entries(path.read_text(encoding="utf-8"), path.name):
             assert not entry.link.startswith("docs/") or entry.link in known, f"{path.name}: {entry.link}"
+
+
+def test_a_known_failure_is_expected_of_the_releases_that_its_page_names() -> None:
+    entries = read_entries((jax_bugs.EXPECTATIONS / "cpu.toml").read_text(encoding="utf-8"), "cpu.toml")
+    for report in jax_bugs.reports():
+        for jax in ("0.10.2", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.12.0.1"):
+            expected = any(version_matches(jax, each.jax) for each in entries if each.link == report.link)
+            assert expected is report.affects(jax), f"{report.name}: JAX {jax}"
 
 
 def test_judgement() -> None:

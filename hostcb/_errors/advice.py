@@ -17,6 +17,8 @@ from .._spec.naming import shown
 # The attribute of an exception that has the advice, which is a note of it, too.
 _ADVICE = "_hostcb_advice"
 
+NO_SHAPE = "result_shape describes integers and no shape"
+
 # Attributes of every array that the abstract class `jax.Array` does not define.
 _OF_ARRAYS = (
     "aval",
@@ -96,19 +98,21 @@ def on_result(callback: HostCallback, result: Any, avals: Sequence[Any]) -> str 
             return f"Does the function lack a `return`? Where it returns nothing, describe the result by {none}."
         # The result may be any object, and reading its attributes may raise any exception.
         if callback.result_tree == LEAF:
-            return _on_one_array(result, avals[0])
+            return _on_one_array(callback.kind, result, avals[0])
         numbers = [0] * len(avals)
         is_flat = callback.result_tree in map(jax.tree_util.tree_structure, (numbers, tuple(numbers)))
         integers = all(aval.shape == () and np.dtype(aval.dtype).kind == "i" for aval in avals)
         # In the other kinds a number describes no result.
         if callback.kind.one_argument and is_flat and integers and len(result.shape) == len(avals):
             array = f"jax.ShapeDtypeStruct({tuple(result.shape)}, {_dtype(result.dtype)})"
-            return f"result_shape describes integers and no shape: for an array use {array}."
+            return f"{NO_SHAPE}: for an array use {array}."
     return None
 
 
-def _on_one_array(result: Any, aval: Any) -> str | None:
+def _on_one_array(kind: Kind, result: Any, aval: Any) -> str | None:
     array, dtype = np.asarray(result), np.dtype(aval.dtype)
+    if kind.one_argument and aval.shape == array.shape == () and dtype.kind == "i" and array.dtype.kind == "f":
+        return "A whole number as result_shape, such as 0, means an integer: for a float write 0.0."
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         return None
     if isinstance(result, np.ndarray | np.generic | jax.Array):

@@ -106,6 +106,11 @@ def refusal(
                 f" vmap_method={callback.batched_by!r} passes a whole batch to the callback: its results need the "
                 "batch's axis in front. 'sequential' calls it for each element."
             )
+    elif callback.batched_by is not None:
+        ended += (
+            f" vmap_method={callback.batched_by!r} passes a whole batch to the callback: its arguments have the "
+            "batch's axis in front. 'sequential' calls it for each element."
+        )
     # The reason ends with the advice, if there is any.
     return f"{first}\n{ended}\n{reason.strip()}"
 

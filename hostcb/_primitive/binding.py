@@ -254,9 +254,12 @@ def _no_value(kind: Kind, function: Any, leaf: Any) -> TypeError:
     remedy = "Pass what is no JAX value to the function by a closure or functools.partial."
     if kind is PRINTING_TAP:
         remedy = "Print a text as a label: id_print(x, what='the text')."
+    of = f"of {type(leaf)}"
+    if isinstance(leaf, np.ndarray | np.generic):
+        of = f"of the dtype {leaf.dtype}, which no device can hold"
     return TypeError(
-        f"{subject(kind.name, function)}: every leaf of {what} must be an array or a scalar, got {shown(leaf)} of "
-        f"{type(leaf)}. {remedy}"
+        f"{subject(kind.name, function)}: every leaf of {what} must be an array or a scalar, got {shown(leaf)} {of}. "
+        f"{remedy}"
     )
 
 

@@ -81,7 +81,7 @@ class Patience(Deadline, Observer):
         if self._report.has_passed():
             # By this thread, since Python 3.12 starts no others at its exit.
             self._report = Deadline(REPORT_INTERVAL)
-            logger.warning("barrier_wait[at_exit]: still waiting for: %s", listed(outstanding()))
+            logger.warning("barrier_wait[at_exit]: still waiting for %s", listed(outstanding()))
         if self._daemons.has_passed():
             if _only_daemons_wait():
                 return True
@@ -163,7 +163,7 @@ def _at_exit() -> None:
         jax.clear_caches()
     given_up = _wait()
     if given_up:
-        logger.error("the process ends, and these callbacks have not: %s", given_up)
+        logger.error("the process exits; these callbacks never finished, and their values are lost: %s", given_up)
     try:
         failure_log.raise_if_any()
     except CallbackException as exception:

@@ -14,11 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors.advice import on_result
+from .._errors.advice import NO_SHAPE, on_result
 from .._errors.headlines import abstract
 from .._errors.refusals import in_containers, instead, mismatched, show, text_of
 from .._spec.callback import HostCallback
 from .._spec.naming import shown
+
+_NONE = jax.tree_util.tree_structure(None)
 
 
 def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequence[np.ndarray]:
@@ -32,7 +34,8 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
     tree = jax.tree_util.tree_structure(result)
     if tree != callback.result_tree and (strict or not same_names(result, callback.result_tree)):
         text, did = _wrong_tree(tree, callback, avals, result), instead(result, show(callback, avals))
-        raise mismatched(text, did, on_result(callback, result, avals))
+        advice = on_result(callback, result, avals)
+        raise mismatched(text, did + _why(callback, result, advice), advice)
     leaves = jax.tree_util.tree_leaves(result)
     arrays = [to_array(leaf, callback.name) for leaf in leaves]
     converted = [canonical(array, aval) for array, aval in zip(arrays, avals, strict=True)]
@@ -49,6 +52,13 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
             advice,
         )
     return [array for array in converted if array is not None]
+
+
+def _why(callback: HostCallback, result: Any, advice: str | None) -> str:
+    """Say in the first line, too, that `result_shape` is the error."""
+    if callback.kind.one_argument and callback.result_tree == _NONE and result is not None:
+        return ": no result_shape was given"
+    return f": {NO_SHAPE}" if advice is not None and advice.startswith(NO_SHAPE) else ""
 
 
 def same_names(result: Any, tree: Any) -> bool:

@@ -146,7 +146,7 @@ class HostCallback:
         return dataclasses.replace(self, called_at=called_at) if called_at else self
 
     def __repr__(self) -> str:
-        return f"{self.kind.name}({self.name})"
+        return f"{self.kind.name}: {self.name}"
 
     @property
     def operand_count(self) -> int:

@@ -59,8 +59,9 @@ PRINTING_TAP = dataclasses.replace(TAP, name="id_print")
 # JAX's other methods are `sequential_unrolled`, and `legacy_vectorized` for old programs.
 _METHODS = (
     "\n  vmap_method='sequential': one call for each element, which is right for every function."
-    "\n  vmap_method='expand_dims': one call for the whole batch. The function must accept a leading axis on its "
-    "operands, of size 1 where an operand is not batched, and its results need that axis, too."
+    "\n  vmap_method='expand_dims': one call for the whole batch, only for a function that treats each row of a "
+    "leading axis separately. That axis is on all operands, of size 1 where one is not batched, and its results need "
+    "it, too."
     "\n  vmap_method='broadcast_all': the same, with an axis of the batch's size on all operands."
 )
 

@@ -94,9 +94,9 @@ def test_the_tap_that_hangs_and_those_behind_it_are_named_with_their_device(gate
         ("waits", (device,), 3),
     ]
     first, second = raised.value.outstanding
-    assert first.name.startswith("id_tap(") and "Gate.tapped" in first.name
-    assert second.name.startswith("id_tap(") and "nothing (" in second.name
-    assert f"{first.name} runs on {device}; 3 x {second.name} waits on {device}" in text
+    assert first.name.startswith("id_tap: ") and "Gate.tapped" in first.name
+    assert second.name.startswith("id_tap: ") and "nothing (" in second.name
+    assert f"{first.name}, running on {device}; 3 x {second.name}, waiting on {device}" in text
     gate.may_end.set()
     hcb.barrier_wait(timeout=DEADLINE)
 
@@ -172,7 +172,7 @@ def test_a_program_that_hangs_in_a_call_is_named_with_its_devices(gate: Gate, la
     with pytest.raises(hcb.BarrierTimeoutError) as raised:
         hcb.barrier_wait(timeout=SHORT)
     (one,) = raised.value.outstanding
-    assert one.name.startswith("a program with call(") and "Gate.called" in one.name
+    assert one.name.startswith("a program with call: ") and "Gate.called" in one.name
     assert one.state in ("runs", "is being dispatched")
     assert {jax.devices()[caller] for caller in layout.callers} <= set(one.devices)
     gate.may_end.set()

@@ -164,7 +164,7 @@ def test_a_function_that_never_returns_is_given_up_and_named(callback: str, hang
         MAKE + HANG + text, kind, layout, how, devices=devices, timeout=90.0, env={"HOSTCB_EXIT_TIMEOUT": "0.5"}
     )
     assert ended.returncode == status, ended
-    said = next(line for line in ended.stderr.splitlines() if "these callbacks have not" in line)
+    said = next(line for line in ended.stderr.splitlines() if "these callbacks never finished" in line)
     assert ("nothing" if kind == "id_tap" else "host") in said
 
 
@@ -176,7 +176,7 @@ jax.jit(lambda x: hcb.id_tap(lambda v, t: threading.Event().wait(), x))(1.0)
 hcb.barrier_wait(timeout=0.1)
 """
     ended = run_program(program, devices=1, timeout=60.0)
-    assert ended.returncode == 1 and "these callbacks have not" in ended.stderr, ended
+    assert ended.returncode == 1 and "these callbacks never finished" in ended.stderr, ended
 
 
 def test_functions_that_begin_and_end_are_not_given_up() -> None:
@@ -210,7 +210,7 @@ for daemon in sys.argv[1:]:
 def test_the_exit_waits_longer_for_what_others_than_daemon_threads_have_started(threads: tuple[str, ...]) -> None:
     ended = run_program(QUEUED, *threads, devices=1, timeout=60.0).check()
     if threads == ("daemon",):
-        assert len(ended.lines) < 20 and "these callbacks have not" in ended.stderr, ended
+        assert len(ended.lines) < 20 and "these callbacks never finished" in ended.stderr, ended
     else:
         assert ended.lines == ["ran"] * 20 * len(threads), ended
 
@@ -297,5 +297,5 @@ signal.alarm(2)
 """
     ended = run_program(program, devices=1, timeout=60.0)
     assert ended.returncode == 0, ended
-    assert "these callbacks have not" in ended.stderr and "hang" in ended.stderr
+    assert "these callbacks never finished" in ended.stderr and "hang" in ended.stderr
     assert "no barrier_wait reported it" in ended.stderr and "first failure" in ended.stderr

@@ -253,6 +253,12 @@ def test_a_result_without_the_axis_of_the_batch_that_vmap_passed(method: str) ->
     assert advice in str(error)
     with pytest.raises(hcb.CallbackException):
         hcb.barrier_wait()
+    decides = lambda x: np.float32(1) if x > 0 else x
+    raised = ended(lambda: jax.vmap(lambda x: hcb.pure_callback(decides, F32, x, vmap_method=method))(jnp.ones(3)))
+    assert "truth value" in str(raised).splitlines()[0]
+    assert "passes a whole batch to the callback: its arguments have the batch's axis in front." in str(raised)
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
     unbatched = ended(lambda: hcb.pure_callback(lambda x: x, F32, jnp.ones(3), vmap_method=method))
     assert "vmap_method" not in str(unbatched)
     with pytest.raises(hcb.CallbackException):

@@ -41,6 +41,7 @@ MISSPELLED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "again": (lambda: hcb.barrier_wait(raise_agian=False), TypeError, "did you mean raise_again?"),
     "seconds": (lambda: hcb.barrier_wait("name", 3), TypeError,
                 "barrier_wait takes 1 positional argument, but got 2. A limit in seconds is timeout=…."),
+    "no name": (lambda: hcb.barrier_wait(timeout="x"), TypeError, "barrier_wait: timeout"),
     "printed option": (lambda: hcb.id_print(X, treshold=3), TypeError,
                        "id_print has no option 'treshold'; did you mean threshold? Rename the label if it is one."),
     "printed devices": (lambda: hcb.id_print(X, tap_with_devices=True), TypeError, "did you mean tap_with_device?"),

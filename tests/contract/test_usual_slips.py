@@ -24,6 +24,7 @@ HINTS: dict[str, tuple[Any, Any, str | None]] = {
     "integer array": (np.arange(3), VECTOR, "Return it in the promised dtype: value.astype(np.float32)."),
     "shape": (TWO, (2, 2), "for an array use jax.ShapeDtypeStruct((2, 2), np.float32)."),
     "listed shape": (TWO[0], [2], "for an array use jax.ShapeDtypeStruct((2,), np.float32)."),
+    "whole number": (np.float32(1.5), 0, "for a float write 0.0."),
     # What it would lose is no slip, and what is another error gets no advice.
     "fraction": (1.5, I32, None),
     "list of another length": ([1.0, 2], VECTOR, None),
@@ -69,13 +70,34 @@ def test_a_usual_slip_ends_the_error_with_what_to_write(slip: str, stage: Any) -
 
 
 @pytest.mark.contract("H32")
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"result_shape": [3]}, "[int32[]]: result_shape describes integers and no shape"),
+        ({"result_shape": X.shape}, "(int32[],): result_shape describes integers and no shape"),
+        ({}, "None: no result_shape was given"),
+        ({"result_shape": SCALAR}, "float32[]"),
+    ],
+)
+def test_the_first_line_says_if_result_shape_is_the_slip(options: Any, why: str) -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        jax.block_until_ready(hcb.call(double, X, **options))
+    assert str(caught.value).splitlines()[0].endswith(f"returned float32[3] in place of {why}")
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+
+
+@pytest.mark.contract("H32")
 def test_an_operand_that_is_an_array_of_texts_shows_nothing_of_jaxs_code() -> None:
     class Own:
         def __array__(self, *_: Any, **__: Any) -> Any:
             raise OSError("the user's own")
 
     for leaf, has_cause in ((np.array(["text"]), False), (np.array([None]), False), (Own(), True)):
-        with pytest.raises(TypeError, match="must be an array or a scalar") as caught:
+        which = "must be an array or a scalar, got .*" + (
+            "" if has_cause else "of the dtype .*, which no device can hold"
+        )
+        with pytest.raises(TypeError, match=which) as caught:
             jax.jit(lambda x, leaf=leaf: hcb.call(double, (leaf, x), result_shape=X))(X)
         error = caught.value
         assert (error.__cause__ is not None) is has_cause, leaf

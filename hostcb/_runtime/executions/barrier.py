@@ -81,10 +81,10 @@ def barrier_wait(  # noqa: D417 - `more` and `unknown` are refused
         if more or unknown:
             refuse_others(barrier_wait, more, unknown, "A limit in seconds is timeout=….")
         name = _checked_name(logging_name)
-        seconds = None if timeout is None else checked(f"barrier_wait[{name}]", timeout)
+        seconds = None if timeout is None else checked(_title(name), timeout)
         if inside_callback() or queues.starts_here():
             raise RuntimeError(
-                f"barrier_wait[{name}] was called from inside a callback: it would wait for this callback to end. Wait "
+                f"{_title(name)} was called from inside a callback: it would wait for this callback to end. Wait "
                 "for the results of computations started here instead, with jax.block_until_ready."
             )
         if logger.isEnabledFor(logging.DEBUG):
@@ -106,6 +106,11 @@ def barrier_wait(  # noqa: D417 - `more` and `unknown` are refused
     except Exception as error:
         leave_out_frames(error)
         raise
+
+
+def _title(name: str) -> str:
+    # The lines of level DEBUG have the brackets always, as those of host_callback.
+    return f"barrier_wait[{name}]" if name else "barrier_wait"
 
 
 def _checked_name(logging_name: str | None) -> str:
@@ -169,7 +174,7 @@ def _wait_in_time(name: str, seconds: float) -> None:
     """As `wait_for_callbacks`, but raise BarrierTimeoutError if that takes longer."""
     if not tracker.informed:
         raise UnknownJaxError(
-            f"barrier_wait[{name}]: a timeout cannot be used with JAX {jax.__version__}, which does not report "
+            f"{_title(name)}: a timeout cannot be used with JAX {jax.__version__}, which does not report "
             "executions: JAX itself then waits for the programs, and has no timeout. Call barrier_wait without one; "
             "`python -m hostcb` lists what this JAX lacks."
         )
@@ -180,7 +185,7 @@ def _wait_in_time(name: str, seconds: float) -> None:
         if left:
             tracker.timed_out = True
             raise BarrierTimeoutError(
-                f"barrier_wait[{name}]: the callbacks have not all run within {seconds:g} s. Outstanding: "
+                f"{_title(name)}: the callbacks have not all run within {seconds:g} s. Outstanding: "
                 f"{listed(left)}. They go on, and the next barrier waits for them again.",
                 left,
             )
@@ -197,7 +202,7 @@ def _reporting(name: str, worthwhile: bool) -> Iterator[None]:
 
     def report() -> None:
         while not ended.wait(REPORT_INTERVAL):
-            logger.warning("barrier_wait[%s]: still waiting for: %s", name, listed(outstanding()))
+            logger.warning("%s: still waiting for %s", _title(name), listed(outstanding()))
 
     reporter = threading.Thread(target=report, name="hostcb-barrier-report", daemon=True)
     with contextlib.suppress(RuntimeError):

@@ -11,13 +11,15 @@ from ..dispatch.programs import Program
 from ..queue.queues import queues
 from .executions import tracker
 
+_DOING = {"runs": "running", "waits": "waiting", "is being dispatched": "being dispatched"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Outstanding:
     """Equal programs or callbacks that have not ended.
 
     Attributes:
-        name: the callback, such as `id_tap(log (train.py:12))`, or the program with its callbacks.
+        name: the callback, such as `id_tap: log (train.py:12)`, or the program with its callbacks.
         state: `runs`, `waits` for its turn, or `is being dispatched`.
         devices: the `jax.Device`s, of a callback one.
         count: how many there are; a queue may hold thousands of values for one callback.
@@ -29,7 +31,7 @@ class Outstanding:
     count: int
 
     def __str__(self) -> str:
-        one = f"{self.name} {self.state} on {', '.join(map(str, self.devices))}"
+        one = f"{self.name}, {_DOING.get(self.state, self.state)} on {', '.join(map(str, self.devices))}"
         return one if self.count == 1 else f"{self.count} x {one}"
 
     def portable(self) -> Outstanding:

@@ -67,6 +67,7 @@ def main(options: argparse.Namespace) -> int:
     options.implementations = options.implementations or ["jax"]
     known = _known_cells(options) if options.known_failures else {}
     cells = [*known] or cells_of(options, options.cell_ids)
+    unfinished = ""
     outcomes: dict[tuple[Release, str], Outcome] = {}
     problems: list[str] = []
     with running(options) as (installer, journal):
@@ -86,10 +87,14 @@ def main(options: argparse.Namespace) -> int:
                 installer.remove(release)
         except KeyboardInterrupt:
             problems.append("the run was interrupted; --resume goes on")
+            unfinished = f"Interrupted: {len(outcomes)} of {len(releases) * len(cells)} runs."
+    from ..engine.preparation import known_failures_of
+
     if not outcomes:
         raise ReleaseError(problems[0])
     problems += problems_of(outcomes, cells, expected) if expected else ()
-    print(table_of(outcomes, cells, problems).markdown(), end="")
+    explained = expected or load_expectations(known_failures_of(options.platform))
+    print(table_of(outcomes, cells, explained, problems, unfinished).markdown(), end="")
     if known:
         print(known_failures(outcomes, known), end="")
     for problem in problems:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from ..expectations.entries import Expectation, Expectations
-from ..oracle.verdicts import Outcome
+from ..oracle.verdicts import Outcome, Verdict
 from ..reports.markup import code, grid, link, text
 from ..reports.table import Column, Row, Seen, Table, consecutive
 from ..reports.visible import visible
+from ..spec.versions import version_matches
 from .environments import Release
 
 Outcomes: TypeAlias = Mapping[tuple[Release, str], Outcome]
@@ -21,11 +22,34 @@ def tried(outcomes: Outcomes) -> tuple[Release, ...]:
     return tuple(sorted({release for release, _ in outcomes}, key=lambda release: release.order))
 
 
-def table_of(outcomes: Outcomes, cells: Sequence[str], problems: Sequence[str] = ()) -> Table:
+def table_of(
+    outcomes: Outcomes, cells: Sequence[str], known: Expectations, problems: Sequence[str] = (), unfinished: str = ""
+) -> Table:
     columns = tried(outcomes)
     seen = {place: Seen.of(outcome.words, outcome.reason) for place, outcome in outcomes.items()}
-    rows = tuple(Row(cell, tuple(seen.get((release, cell)) for release in columns)) for cell in cells)
-    return Table(tuple(Column(release.label) for release in columns), rows, True, tuple(problems))
+    rows = tuple(
+        Row(
+            cell,
+            tuple(seen.get((release, cell)) for release in columns),
+            by_chance=_by_chance(cell, outcomes, known),
+        )
+        for cell in cells
+    )
+    return Table(tuple(Column(release.label) for release in columns), rows, True, tuple(problems), unfinished)
+
+
+def _by_chance(cell: str, outcomes: Outcomes, known: Expectations) -> bool:
+    """Whether one entry of chance explains the outcome of the cell with each release."""
+    ran = {release.jax: outcome for (release, name), outcome in outcomes.items() if name == cell}
+    return any(
+        entry.intermittent
+        and entry.matches(cell)
+        and all(
+            version_matches(jax, entry.jax) and (outcome.verdict is Verdict.PASS or entry.met_by(outcome))
+            for jax, outcome in ran.items()
+        )
+        for entry in known.entries
+    )
 
 
 def known_failures(outcomes: Outcomes, known: Mapping[str, Expectation]) -> str:

@@ -41,6 +41,8 @@ class Row:
     seen: tuple[Seen | None, ...]
     """In the order of the columns; None where the cell did not run."""
     note: str = ""
+    by_chance: bool = False
+    """Whether the outcomes are those that a known failure has by chance, so that their difference shows nothing."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -59,15 +61,21 @@ class Table:
     of_releases: bool = False
     """Whether the columns are releases, so that neighbours with the same outcome are a period."""
     problems: tuple[str, ...] = ()
+    unfinished: str = ""
+    """How much has run, if not all has."""
 
     @property
     def groups(self) -> dict[tuple[str, ...], list[Row]]:
         """The cells that differ, by their outcomes; the largest group first."""
         found: dict[tuple[str, ...], list[Row]] = {}
         for row in self.rows:
-            if len(row.outcomes) > 1:
+            if len(row.outcomes) > 1 and not row.by_chance:
                 found.setdefault(row.words, []).append(row)
         return dict(sorted(found.items(), key=lambda group: -len(group[1])))
+
+    @property
+    def chance(self) -> list[Row]:
+        return [row for row in self.rows if row.by_chance and len(row.outcomes) > 1]
 
     @property
     def environments(self) -> dict[str, tuple[str, ...]]:
@@ -99,7 +107,8 @@ class Table:
         differ, same = ("changed", "never changed") if self.of_releases else ("differ", "agree")
         column = "release" if self.of_releases else "column"
         columns = several(len(self.columns), column) + " of JAX" * self.of_releases
-        rest = f"{agreeing.total()} {same}{_in_brackets(agreeing)}"
+        chance = f"{len(self.chance)} by chance, " if self.chance else ""
+        rest = f"{chance}{agreeing.total()} {same}{_in_brackets(agreeing)}"
         rest += f", {alone.total()} ran in one {column} at most{_in_brackets(alone)}" if alone else ""
         return f"{several(len(self.rows), 'cell')} with {columns}: {differing} {differ}, {rest}."
 
@@ -107,7 +116,8 @@ class Table:
         return visible("\n".join(self._lines()) + "\n")
 
     def _lines(self) -> Iterator[str]:
-        yield from (f"# Cells {'by release' if self.of_releases else 'compared'}", "", text(self.summary()))
+        yield from (f"# Cells {'by release' if self.of_releases else 'compared'}", "")
+        yield text(f"{self.unfinished} {self.summary()}".strip())
         partial = Counter(
             tuple(column.label for column, one in zip(self.columns, row.seen, strict=True) if one)
             for row in self.rows
@@ -135,6 +145,11 @@ class Table:
                     witnesses.setdefault(one.words, f"With {text(column.label)}: {text(one.witness)}")
             for line in witnesses.values():
                 yield from ("", line)
+        if self.chance:
+            yield from ("", f"## {several(len(self.chance), 'cell')} by chance: known to pass in some runs", "")
+        for row in self.chance:
+            outcomes = ", ".join(f"{word} with {where}" for where, word in self.periods(row.words))
+            yield f"- {code(row.cell)}: {text(outcomes)}"
 
     def _pattern(self, words: Sequence[str]) -> str:
         """The outcomes in one line, each with the columns, or with the release from which it is seen."""

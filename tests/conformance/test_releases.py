@@ -20,12 +20,13 @@ from conformance.cli import releases as command
 from conformance.engine import cell_runner
 from conformance.engine.options import RunOptions
 from conformance.engine.preparation import prepare
-from conformance.expectations.entries import EXPECTATIONS, load_expectations
+from conformance.expectations.entries import EXPECTATIONS, Expectations, load_expectations, read_entries
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import UnknownCellError, make_plan, parse_cell
 from conformance.planning.plan_file import read_plan
 from conformance.releases import environments, trying
 from conformance.releases.environments import Environment, Installer, Release, ReleaseError
+from conformance.releases.table import table_of
 from conformance.spec.topology import Topology
 from conformance.spec.xla_flags import QUICK_COMPILATION, known, why_unknown
 from conformance.worker.processes import worker_environment
@@ -169,6 +170,33 @@ def test_a_table_says_what_changed_when_and_goes_on(
         file.write_text(f'{ENTRY}cells = "{cells}"\njax = "{jax_versions}"\n')
         assert table("0.6.1", "--expectations", str(file), "--resume") == bool(words)
         assert words in capsys.readouterr().err
+
+
+def test_what_a_known_failure_explains_by_chance_has_not_changed() -> None:
+    """Only if one entry of chance, for all releases of the table, explains each outcome."""
+    outcomes = {(Release("0.6.1"), CELLS[0]): LOST, (Release("0.6.2"), CELLS[0]): Outcome(Verdict.PASS)}
+    for jax_versions, stage, chance in (("", "callback", True), ("<0.6.2", "callback", False), ("", "result", False)):
+        text = ENTRY.replace("callback", stage) + f'cells = "jax/*"\njax = "{jax_versions}"\nintermittent = true\n'
+        table = table_of(outcomes, CELLS[:1], Expectations(read_entries(text, "planted"))).markdown()
+        assert ("0 changed, 1 by chance, 0 never changed." in table) is chance
+        assert (
+            "- `jax/pure_callback/jit/cpu-1dev`: fail at callback (lost) with 0.6.1, pass with 0.6.2" in table
+        ) is chance
+        assert ("1 changed, 0 never changed." in table) is not chance
+
+
+def test_an_interrupted_table_says_how_much_has_run(
+    wheels: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    def run(_: Environment, cells: Mapping[str, int], *__: Any) -> Iterator[tuple[str, Outcome]]:
+        yield CELLS[0], LOST
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_cells", run)
+    cells = [word for cell in CELLS for word in ("--cell", cell)]
+    folders = ("--find-links", str(wheels), "--results", str(tmp_path))
+    assert commands.main(["releases", "0.6.1", "0.6.2", *cells, *folders]) == 1
+    assert "\n\nInterrupted: 1 of 4 runs. 2 cells with 1 release of JAX: " in capsys.readouterr().out
 
 
 def test_each_known_failure_has_its_report_and_its_releases(

@@ -56,7 +56,7 @@ class ResultShape:
         for leaf in leaves:
             found = _leaf(kind, function, leaf, name, examples)
             if found is None:
-                raise ResultShapeError.of(kind, function, given, name, leaf, examples)
+                raise _no_description(kind, function, given, name, leaf, examples)
             parsed.append(found)
         return cls(tree, tuple(aval for aval, _ in parsed), tuple(key for _, key in parsed))
 
@@ -101,17 +101,13 @@ def _leaf(kind: Kind, function: Any, leaf: Any, name: str, examples: bool) -> tu
     return jax.core.ShapedArray(shape, canonical), None
 
 
-class ResultShapeError(ValueError):
-    """`result_shape` or `result_shape_dtypes` does not describe a result."""
-
-    @classmethod
-    def of(cls, kind: Kind, function: Any, given: Any, name: str, leaf: Any, examples: bool) -> ResultShapeError:
-        needed = "The values must be either numeric scalars, or" if examples else "Each leaf"
-        return cls(
-            f"{subject(kind.name, function)}: {name}={shown(given)} does not describe a result, because of "
-            f"{shown(leaf)}. It should be a pytree in the structure of what the callback returns. {needed} must have "
-            f"'shape' and 'dtype' attributes, as jax.ShapeDtypeStruct(shape, dtype) has.{_advice_on(given)}"
-        )
+def _no_description(kind: Kind, function: Any, given: Any, name: str, leaf: Any, examples: bool) -> ValueError:
+    needed = "The values must be either numeric scalars, or" if examples else "Each leaf"
+    return ValueError(
+        f"{subject(kind.name, function)}: {name}={shown(given)} does not describe a result, because of "
+        f"{shown(leaf)}. It should be a pytree in the structure of what the callback returns. {needed} must have "
+        f"'shape' and 'dtype' attributes, as jax.ShapeDtypeStruct(shape, dtype) has.{_advice_on(given)}"
+    )
 
 
 def struct_of(operand: Any) -> jax.ShapeDtypeStruct:

@@ -253,6 +253,13 @@ def test_shapes(shape: str, kind: str, way: Any) -> None:
     check({shape: (program, ValueError, "does not describe a result")}, shape, way)
 
 
+@pytest.mark.contract("H32")
+def test_a_traceback_names_no_private_class_for_a_shape_that_is_none() -> None:
+    with pytest.raises(ValueError, match="does not describe a result") as caught:
+        hcb.call(never, X, result_shape="text")
+    assert type(caught.value) is ValueError
+
+
 def with_ref(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: function(jax.new_ref(jnp.zeros(3)))
 

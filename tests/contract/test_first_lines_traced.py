@@ -91,12 +91,12 @@ def test_ordered_and_once() -> None:
     def branch(x: Any) -> Any:
         return jax.lax.cond(x > 0, ALL["io_callback"], lambda x: x, x)
 
-    assert str(refused(lambda: jax.vmap(branch)(jnp.ones(3)))).startswith(f"io_callback({FINE}): ")
+    assert str(refused(lambda: jax.vmap(branch)(jnp.ones(3)))).startswith(f"io_callback: {FINE}: ")
 
     def loop(x: Any) -> Any:
         return jax.lax.while_loop(lambda x: x < 3, lambda x: x + ALL["io_callback"](x), x)
 
-    assert str(refused(lambda: jax.vmap(loop)(jnp.ones(3)))).startswith(f"io_callback({FINE}): ")
+    assert str(refused(lambda: jax.vmap(loop)(jnp.ones(3)))).startswith(f"io_callback: {FINE}: ")
 
 
 def generator(*_: Any) -> Any:

@@ -125,7 +125,7 @@ def check(kinds: list[str], partitioner: str, *constructs: str, refused: list[st
     )
     for refusals in found.values():
         for kind, text in refusals.items():
-            assert text.startswith(f"{kind.removesuffix(' ordered')}("), text
+            assert text.startswith(f"{kind.removesuffix(' ordered')}: "), text
             assert "shard_map inside of another" in text, text
 
 

@@ -11,5 +11,5 @@ from hostcb._runtime.executions.outstanding import Outstanding, listed
 def test_equal_names_are_counted() -> None:
     """A queue may hold thousands of values for one callback."""
     found = [Outstanding("a", "waits", ("cpu:0",), 3), Outstanding("b", "waits", ("cpu:1", "cpu:2"), 1)]
-    assert listed(found) == "3 x a waits on cpu:0; b waits on cpu:1, cpu:2"
+    assert listed(found) == "3 x a, waiting on cpu:0; b, waiting on cpu:1, cpu:2"
     assert listed([]) == "nothing"

@@ -111,6 +111,15 @@ def test_failures_of_a_case_are_not_of_the_next(name: str, devices: list[jax.Dev
         jax.effects_barrier()
 
 
+def test_a_program_that_does_not_compile_has_no_failure_of_an_earlier_one(devices: list[jax.Device]) -> None:
+    for function, found in (("backend_compile", (Stage.COMPILE, "error")), ("run", (Stage.DISPATCH, "stale error"))):
+        names: dict[str, Any] = {}
+        exec(compile(f"def {function}(x): raise ValueError('planted')", "/somewhere/compiler.py", "exec"), names)
+        case = Case(load("jax"), "jit", devices[:1], "io_callback")
+        case.gives(None, names[function], 1)
+        assert [(each.stage, each.kind) for each in case.anomalies] == [found]
+
+
 # Processes that end.
 
 THREAD = 'Thread 0x00007fc2 (most recent call first):\n  File "/somewhere/threading.py", line 359 in wait\n\n'

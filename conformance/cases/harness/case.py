@@ -221,7 +221,10 @@ class Case(Programs):
         try:
             actual = jax.block_until_ready(run(*operands))
         except Exception as error:
-            self.wrong("stale error", Stage.DISPATCH, f"{what or 'the program'} failed: {summary(error)}")
+            # The failure of an earlier program comes when this one is dispatched, and not before.
+            early = (stage := stage_of(error)) in (Stage.LOWER, Stage.COMPILE)
+            kind, stage = ("error", stage) if early else ("stale error", Stage.DISPATCH)
+            self.wrong(kind, stage, f"{what or 'the program'} failed: {summary(error)}")
         else:
             self._same_arrays(actual, expected, what)
 

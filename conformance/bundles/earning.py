@@ -60,7 +60,8 @@ def claims(run: JudgedRun) -> Iterator[Claim]:
             # A case is a callback that misbehaves, and some runtimes cannot survive it. A program has no such excuse.
             known = {one: run.known[one] for one in wanted if planned[one].case and one in run.known}
             left_out = {one: lacking[one] for one in own if one in lacking}
-            reasons = tuple(_reasons(run, wanted, known, left_out)) if own else ("the plan has no cell of it",)
+            none = ("the plan has no cell of this profile",)
+            reasons = tuple(_reasons(run, wanted, known, left_out)) if own else none
             yield Claim(run.record.platform, profile, *where, len(wanted), passed, known, left_out, reasons)
 
 

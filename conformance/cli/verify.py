@@ -114,7 +114,7 @@ def _text(options: argparse.Namespace, bundle: Bundle, runs: tuple[JudgedRun, ..
     ]
     if options.digest is None:
         lines.append(
-            "NOTE: who changes a bundle can write its sums again: only a digest that was published elsewhere,"
+            "NOTE: a person who changes a bundle can also change its sums. Only a digest that was published elsewhere,"
             " given by --digest, shows that nobody did"
         )
     for run in runs:

@@ -275,6 +275,8 @@ def add_running(add: AddOption) -> None:
 
 
 def _platform(text: str) -> str:
+    if not text.endswith(FILE_ENDING) and (Path(text).is_file() or "/" in text):
+        raise argparse.ArgumentTypeError(f"{text!r}: the name of a platform's file ends with {FILE_ENDING}")
     if not text.endswith(FILE_ENDING) and (reason := why_no_name(text)):
         raise argparse.ArgumentTypeError(reason)
     return text

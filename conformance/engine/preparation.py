@@ -140,7 +140,7 @@ def workers_of(asked: int | None, platform: str, depth: Depth = Depth.RUN) -> in
     described = platform_named(platform)
     if asked and described.most_workers and asked > described.most_workers:
         raise ConflictingOptionsError(
-            f"-n {asked}: at most {described.most_workers} process(es) may have the devices of {platform}"
+            f"-n {asked}: at most {described.most_workers} process(es) may use the devices of {platform}"
         )
     return asked or described.workers
 

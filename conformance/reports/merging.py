@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ def parts_in(folders: Sequence[Path]) -> dict[str, list[Part]]:
             if "merged" in data:
                 raise MergeError(f"{file} is merged already: merge all shards at once")
             if "shard" not in data or "selection" not in data:
-                raise MergeError(f"{file} is of no shard: `{COMMAND} run --shard K/N` writes what can be merged")
+                raise MergeError(f"{file} was not made with --shard: `{COMMAND} run --shard K/N` makes parts")
             part = Part(file, data)
             found.setdefault(part.run_name, []).append(part)
     if not found:
@@ -210,13 +211,22 @@ def _gaps(parts: Sequence[Part], found: Mapping[str, Any]) -> Iterator[str]:
     without = [cell for cell in parts[0].data["selection"]["cells"] if cell not in found]
     if absent:
         named = ", ".join(f"{number}/{parts[0].of}" for number in absent)
-        yield f"shard{'s' * (len(absent) > 1)} {named} missing: {_named(without)}"
+        yield f"shard{'s' * (len(absent) > 1)} {named} missing: {_named(without)}{_run_of(absent[0], parts[0])}"
     elif without:
         yield f"no shard has {_named(without)}"
     for part in parts:
         if missing := [cell["id"] for cell in part.data["cells"] if cell["verdict"] == Verdict.MISSING.value]:
             yield f"{part.name} has not run {_named(missing)}"
         yield from (f"{part.name}: {gap}" for gap in part.data["gaps"])
+
+
+def _run_of(number: int, there: Part) -> str:
+    """The command of a missing shard, by that of one that is there; its folder must be another one."""
+    command, found = re.subn(r"( --shard[ =])\S+", rf"\g<1>{number}/{there.of}", str(there.data["run"]["command"]))
+    if not found:
+        return ""
+    command = re.sub(r" --results[ =]('[^']*'|\S+)| --resume\b", "", command)
+    return f"; `{command} --results shard-{number}` runs shard {number}/{there.of}"
 
 
 def _named(cells: Sequence[str]) -> str:

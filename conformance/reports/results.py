@@ -222,6 +222,8 @@ def known_failures(cells: Sequence[CellRecord]) -> dict[Known, list[CellRecord]]
 def load_results(folder: Path) -> tuple[RunRecord, ...]:
     """The runs in a results directory, one for each platform."""
     files = sorted(folder.glob("conformance-*.json"))
+    if not folder.is_dir():
+        raise UnreadableResultsError(f"there is no folder {folder}")
     if not files:
         # Such as those of chosen cells, which have a folder of their own.
         below = sorted({file.parent for file in folder.glob("*/conformance-*.json")})

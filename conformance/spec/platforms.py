@@ -90,9 +90,13 @@ def platform_named(name: str) -> Platform:
 
 def known_platforms() -> tuple[Platform, ...]:
     """All platforms that the suite, packages and files describe."""
+    return tuple(map(platform_named, known_names()))
+
+
+def known_names() -> list[str]:
     names = [platform.name for platform in (*BUILT_IN, *_in_files(os.environ.get(FILES, "")))]
     names += [point.name for point in points.entry_points(points.PLATFORMS)]
-    return tuple(platform_named(name) for name in dict.fromkeys(names))
+    return [*dict.fromkeys(names)]
 
 
 @functools.cache

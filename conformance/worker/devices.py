@@ -6,6 +6,7 @@ Such a compiler must refuse what is wrong, else what it compiles shows nothing.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib.metadata
 import logging
 import re
@@ -20,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..spec.depths import Depth
 from ..spec.platform_targets import TARGETS, CompileOnly, PlatformTarget, why_not_lowered
-from ..spec.platforms import UNKNOWN, platform_named
+from ..spec.platforms import UNKNOWN, known_names, platform_named
 from ..spec.topology import Topology, WrongPlatformError, check_devices
 from .private_jax import compile_callbacks_for_gpus, without_amd_gpus
 
@@ -152,6 +153,8 @@ def _why_none(topology: Topology, error: Exception, logged: list[str]) -> str:
         said = said or f"it says no more than {type(error).__name__}; is its plugin installed?"
         if platform_named(topology.platform).source == UNKNOWN:
             said += f"; if a file describes {topology.platform}, give --platform FILE.toml"
+            alike = difflib.get_close_matches(topology.platform, known_names(), 1)
+            said += f"; did you mean {alike[0]}?" if alike else ""
         return " ".join("; JAX logged: ".join([said, *logged]).split())
     installed = [f"{name} {version}" for name in target.plugins if (version := _version(name))]
     if not installed:

@@ -308,7 +308,8 @@ class ProcessGroup:
         for rank, transport in enumerate(self._transports):
             written = transport.written()
             stacks = stacks_in(written)
-            words = last_words(written.replace(stacks, "") if stacks else written)
+            # What follows the stacks that are shown is more of them.
+            words = last_words(written.partition(stacks)[0] if stacks else written)
             words = f"process {rank}: {words}" if self._several else words
             words_of_all.append(words + (f"; stacks:\n{stacks[:LONGEST_WORDS]}" if stacks else ""))
         return "\n".join(words_of_all)

@@ -201,7 +201,11 @@ def test_the_folder_and_its_platforms_are_named(tmp_path: Path, capsys: Capture)
     assert commands.main(["bundle", str(tmp_path)]) == 2
     assert f"{chosen} holds" in capsys.readouterr().err
     assert commands.main(["bundle", str(chosen)]) == 0
-    assert "bundle.zip: results of cpu in 2 members" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "bundle.zip: results of cpu in 2 members" in said and "FAIL" not in said
+    failed = fakes.write(tmp_path / "failed", outcomes={fakes.OF_JAX: fakes.failing()})
+    assert commands.main(["bundle", str(failed)]) == 0
+    assert "the run of cpu ended with FAIL: " in capsys.readouterr().out
 
 
 # Profiles.
@@ -222,7 +226,7 @@ def core(outcome: Outcome) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("arguments", "earned", "profile", "reason"),
     [
-        ({}, ALL, "ordered jax run", "the plan has no cell of it"),
+        ({}, ALL, "ordered jax run", "the plan has no cell of this profile"),
         (core(fakes.failing()), OTHERS, CORE, f"1 of its 1 cells fail, the first is {fakes.CORE}: fail"),
         (core(fakes.failing(verdict=Verdict.FLAKE)), OTHERS, CORE, "flake"),
         (core(MISSING), OTHERS, CORE, f"1 of its 1 cells did not run, the first is {fakes.CORE}"),

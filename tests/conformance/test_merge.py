@@ -113,6 +113,18 @@ def test_what_is_missing_and_problems_are_named(shard: Any, tmp_path: Path) -> N
     assert data_in(tmp_path / "again")["stale_expectations"] == []
 
 
+def test_the_command_of_a_missing_shard_is_that_of_another_one(shard: Any, tmp_path: Path) -> None:
+    """With its own number, and in a folder that has no other shard's results."""
+    first, there = shard("1/3"), "python -m conformance run -k 'a b' --shard{}--results 'my shards/1' --resume"
+    for separator in " ", "=":
+        command = there.format(f"{separator}1/3 ")
+        change(first, run=data_in(first)["run"] | {"command": command})
+        assert merge(tmp_path / f"out{separator}", first) == 1
+        (gap,) = data_in(tmp_path / f"out{separator}")["gaps"]
+        run = f"python -m conformance run -k 'a b' --shard{separator}2/3 --results shard-2"
+        assert gap.endswith(f"; `{run}` runs shard 2/3")
+
+
 def test_the_command_of_a_missing_cell_has_the_options_of_the_run(shard: Any, tmp_path: Path) -> None:
     """A command of a cell needs the file of its platform, if there is one; a flake's command has more."""
     first, option = shard("1/3"), "--platform '/my chips/zeta.toml'"
@@ -140,15 +152,17 @@ def test_parts_of_different_wholes_are_refused(shard: Any, tmp_path: Path, capsy
     for words, changed in fields.items():
         assert words in refusal(capsys, out, first, change(second, **before | changed))
     change(second, **before)
+    (tmp_path / "empty").mkdir()
     others = {
         "shard 1/2 is there twice": (first, first, second),
         "the selections have cells: 5 and 3": (first, shard("2/2", cells=CELLS[:3], folder="other")),
         "they are shards of 2 and 3": (first, shard("3/3")),
-        "holds no conformance-PLATFORM.json": (first, tmp_path / "nowhere"),
+        "there is no folder": (first, tmp_path / "nowhere"),
+        "holds no conformance-PLATFORM.json": (first, tmp_path / "empty"),
     }
     for words, folders in others.items():
         assert words in refusal(capsys, out, *folders)
     assert "is one of the folders to merge" in refusal(capsys, first, first, second)
     del before["shard"]
     (second / "conformance-cpu.json").write_text(json.dumps(before))
-    assert "is of no shard" in refusal(capsys, out, first, second)
+    assert "was not made with --shard" in refusal(capsys, out, first, second)

@@ -38,6 +38,7 @@ def refused(capsys: Capture, *arguments: str) -> str:
 BAD = {
     "run --platform ''": "''",
     "list --platform cuda,cpu": "'cuda,cpu'",
+    f"list --platform {__file__}": ".toml",
     "run --devices 0": "--devices",
     "run --devices 1,cpu-2x4": "1,cpu-2x4",
     "run --devices cpu-2dev+x64": "cpu-2dev+x64",

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,17 @@ def test_the_end_of_one_process_ends_all_and_costs_one_cell(tmp_path: Path, monk
     for cell, (label, words) in zip(cells, ENDS.values(), strict=False):
         assert (found[cell]["verdict"], found[cell]["seconds"] < 60.0) == (label, True)
         assert all(each in found[cell]["witness"] for each in words), found[cell]["witness"]
+
+
+def test_what_is_said_of_a_crash_has_no_rest_of_its_long_stacks() -> None:
+    """The rest differs from crash to crash, so that one cause would have several entries."""
+    group = object.__new__(process_group.ProcessGroup)
+    group._several = False
+    frames = '  File "a.py", line 1 in f\n' * 300
+    written = f"Fatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n{frames}"
+    written = f"last words\n{written}\nExtension modules: numpy (total: 1)\n"
+    group._transports = [SimpleNamespace(written=lambda: written)]  # type: ignore[list-item]
+    assert group._words_of_all().startswith("last words; stacks:\nFatal Python error")
 
 
 def test_no_process_outlives_a_killed_run(tmp_path: Path) -> None:

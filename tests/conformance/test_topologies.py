@@ -85,6 +85,8 @@ def test_devices_are_those_of_the_platform(monkeypatch: Patch) -> None:
         with pytest.raises(WrongPlatformError, match="asked for 5 toy devices, JAX found 4"):
             devices_of(Topology("toy", 5))
     of = {None: cpu, "cpu": cpu}
+    with pytest.raises(WrongPlatformError, match=r"--platform FILE.toml; did you mean cuda\?$"):
+        devices_of(Topology("cudda", 1))
     for name in ("toy", "cuda"):
         # JAX leaves a CUDA that sees no GPU out, and says nothing.
         with pytest.raises(WrongPlatformError, match=f"asked for {name} devices, JAX found none"):

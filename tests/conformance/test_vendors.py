@@ -130,7 +130,7 @@ def test_a_file_is_enough(tmp_path: Path, capsys: Capture) -> None:
     own = {"JAX_PLATFORMS": "acme,cpu", "XLA_FLAGS": "--xla_acme=0", "ACME_LOG": "loud"}
     assert environment == own, "the user has the last word"
     assert Topology("acme", 1).environment({})["ACME_LOG"] == "quiet"
-    with pytest.raises(ConflictingOptionsError, match=r"-n 3: at most 2 process\(es\) may have the devices of acme"):
+    with pytest.raises(ConflictingOptionsError, match=r"-n 3: at most 2 process\(es\) may use the devices of acme"):
         workers_of(3, "acme")
     # The example, which `nox -s vendor` runs where its plugin is.
     toy = platform_in(ROOT / "examples" / "platform" / "toy_platform" / "toy.toml")

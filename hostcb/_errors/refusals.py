@@ -108,8 +108,8 @@ def refusal(
             )
     elif callback.batched_by is not None:
         ended += (
-            f" vmap passes a whole batch to the callback ({callback.batched_by!r}): its arguments have the batch's axis "
-            "in front. 'sequential' calls it for each element."
+            f" vmap passes a whole batch to the callback ({callback.batched_by!r}): its arguments have the batch's "
+            "axis in front. 'sequential' calls it for each element."
         )
     # The reason ends with the advice, if there is any.
     return f"{first}\n{ended}\n{reason.strip()}"

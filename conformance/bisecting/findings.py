@@ -21,9 +21,12 @@ def exit_code(answers: Sequence[Answer]) -> int:
 
 
 def report(
-    answers: Mapping[str, Answer], samples: Mapping[str, Mapping[int, Sequence[Sample]]], labels: Sequence[str]
+    answers: Mapping[str, Answer],
+    samples: Mapping[str, Mapping[int, Sequence[Sample]]],
+    labels: Sequence[str],
+    good: str = "",
 ) -> str:
-    """The findings; cells with the same are reported once, with all their names.
+    """The findings; cells with the same are reported once, with all their names. `good` is an end that should pass.
 
     A label begins with the name of the release or commit, and may have more words to distinguish it from others.
     """
@@ -33,18 +36,21 @@ def report(
         groups.setdefault((answer, *outcomes), []).append(subject)
     found = []
     for subjects in sorted(groups.values(), key=lambda group: [*CODES].index(answers[group[0]].kind)):
-        lines = _lines(answers[subjects[0]], samples[subjects[0]], labels)
+        lines = _lines(answers[subjects[0]], samples[subjects[0]], labels, good)
         found.append("\n".join((*subjects, *(f"  {line}"[:WIDTH].rstrip() for line in lines))))
     return "\n\n".join(found)
 
 
-def _lines(answer: Answer, samples: Mapping[int, Sequence[Sample]], labels: Sequence[str]) -> Iterator[str]:
+def _lines(answer: Answer, samples: Mapping[int, Sequence[Sample]], labels: Sequence[str], good: str) -> Iterator[str]:
     """What was found, then each release or commit that ran."""
     names = [label.partition(" ")[0] for label in labels]
     for change in answer.changes:
         yield _changed(answer, change, samples, names)
     if not answer.changes:
         yield _unchanged(answer, _listed([names[end] for end in answer.ends]))
+    measured = answer.kind not in (Kind.UNFINISHED, Kind.UNTESTABLE)
+    if good and measured and not any(sample.passed for end in answer.ends for sample in samples[end]):
+        yield f"{good}, named --good, fails too."
     yield ""
     for index, ran in sorted(samples.items()):
         if why := next((sample.words for sample in ran if sample.untestable), None):

@@ -13,12 +13,14 @@ from ..bisecting.commits import Repository
 from ..bisecting.line import Line, tell
 from ..bisecting.search import Kind
 from ..bisecting.subjects import Cells, Script, Subjects
+from ..engine.journal import set_aside
 from ..engine.options import ConflictingOptionsError, positive
 from ..releases.environments import Installer, Release
 from ..spec.versions import version_key
 from .helping import add_command
 from .release_options import add_options, cells_of, conditions, running
 
+FINDINGS = "findings.txt"
 INTERRUPTED = findings.CODES[Kind.UNFINISHED]
 
 DESCRIPTION = """\
@@ -40,7 +42,7 @@ def add_parser(commands: Any) -> None:
             "jax/io_callback_ordered/scan/cpu-1dev --good 0.6.2 --bad 0.8.3",
             "-k 'jax and debug_callback and vmap'",
             "--script bug.py",
-            "hostcb/call/scan/cpu-1dev --repo . --good v0.1 --bad HEAD",
+            "hostcb/call/scan/cpu-1dev --repo . --good HEAD~20 --bad HEAD",
         ],
         {
             0: "found: a release, a commit, or a range that holds it if what lies in it cannot be tested",
@@ -75,6 +77,9 @@ def main(options: argparse.Namespace) -> int:
     try:
         subjects = _subjects(options)
         with running(options) as (installer, journal), contextlib.ExitStack() as stack:
+            # They are those of the last bisection, whose runs are set aside as well.
+            if (last := options.results / FINDINGS).exists() and not options.resume:
+                set_aside(last)
             if options.repo:
                 commits = Repository(options.repo).between(options.good, options.bad)
                 tree = stack.enter_context(Repository(options.repo).worktree())
@@ -92,9 +97,9 @@ def main(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         # Outside of the search.
         return _interrupted(options)
-    text = findings.report(found, samples, labels)
+    text = findings.report(found, samples, labels, options.good or "")
     print(text)
-    (options.results / "findings.txt").write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+    (options.results / FINDINGS).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
     code = findings.exit_code([*found.values()])
     return _interrupted(options) if code == INTERRUPTED else code
 

@@ -119,7 +119,9 @@ def program(cell: Cell) -> str:
     return _PROGRAM.substitute(
         values,
         package=PACKAGE,
-        found="in the folder of a checkout" if PACKAGE == "conformance" else "in the suite's wheel",
+        found="in the folder of a checkout: start it in that folder"
+        if PACKAGE == "conformance"
+        else "in the suite's wheel",
         command=command_line(cell),
         cell_id=cell.id,
         where=where,

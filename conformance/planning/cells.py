@@ -223,6 +223,10 @@ def _why_not_there(cell: Cell) -> str | None:
 
 
 def _parse_any_topology(cell_id: str) -> Cell:
+    if "*" in cell_id:
+        raise UnknownCellError(
+            f"{cell_id!r} is a pattern, and no cell id: for a pattern use -k, as in `{COMMAND} list -k EXPR`"
+        )
     parts = cell_id.split("/")
     if len(parts) != 4:
         raise UnknownCellError(

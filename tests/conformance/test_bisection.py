@@ -160,12 +160,16 @@ def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(
         journal.write('{"run": ["0.7')
     code, again, errors = bisect(source, "--resume", "--good", "0.7.0", "--bad", "0.5.3")
     assert (code, again) == (0, printed) and "trying" not in errors
+    assert "named --good" not in printed
     code, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.1")
+    # As its runs, what another bisection found is not the last one's.
+    assert (tmp_path / "results" / "findings.1.txt").read_text() == again
     assert (code, "UNUSABLE: 0.7.1 cannot be tested" in printed, "jaxlib" in printed) == (2, True, True)
     ends = ("--good", "0.5.3", "--bad", "0.6.0", "--deadline", "2", "--runs", "1")
     code, printed, _ = bisect(HANGS_AND_CRASHES, *ends)
     assert (code, "0.5.3: hang  (" in printed) == (0, True)
     assert "0.6.0: crash (Aborted), prints nothing  (" in printed
+    assert "\n  0.5.3, named --good, fails too.\n\n" in printed
 
 
 INTERRUPTS = """\

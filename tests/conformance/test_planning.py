@@ -68,6 +68,7 @@ def test_ids_are_unique_and_lead_back_to_their_cells(cpu_plan: Plan) -> None:
         assert parse_cell(cell.id) == cell
     for cell_id, message in {
         "hostcb/id_tap/vmap": "no cell id",
+        "hostcb/id_tap/vmap/cpu-*": "is a pattern, and no cell id: for a pattern use -k",
         "hostcb/id_tap/vmapp/cpu-1dev": "unknown transform 'vmapp'",
         "hostcb/id_tab/vmap/cpu-1dev": "no callback 'id_tab'",
         "hostcb/call/case.explodes.jit/cpu-1dev": "no case",

@@ -42,6 +42,7 @@ def test_a_program_with_the_suite(tmp_path: Path, capsys: Capture) -> None:
     cell_id, file = "hostcb/id_tap_device/pmap.scan/cpu-2dev", tmp_path / "cell.py"
     assert main(["repro", cell_id, "--program", str(file)]) == 0
     assert capsys.readouterr().out == f"python -m conformance run --cell {cell_id}\n"
+    assert "is in the folder of a checkout: start it in that folder.\n" in file.read_text()
     inherited = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1", "JAX_PLATFORMS": "nonesuch"}
     ended = ran(tmp_path, sys.executable, file, **inherited)
     assert ended.returncode == 0, ended.stderr

@@ -64,8 +64,24 @@ def _block_in_pipe() -> None:
 
 
 def _stop_second() -> None:
-    # As JAX ends the processes that wait for a stopped one.
-    os.kill(os.getpid(), signal.SIGSTOP if jax.process_index() else signal.SIGABRT)
+    """The second process stops, and the first one ends as JAX ends the processes that wait for a stopped one."""
+    stops = FOLDER / "stops"
+    if jax.process_index():
+        stops.with_suffix(".new").write_text(str(os.getpid()))
+        stops.with_suffix(".new").rename(stops)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    # JAX would end the second process as well if it were not stopped yet.
+    while not (stops.exists() and _is_stopped(stops.read_text())):
+        time.sleep(0.01)
+    os.abort()
+
+
+def _is_stopped(number: str) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except FileNotFoundError:
+        # It was the process of an earlier attempt.
+        return False
 
 
 def _raise_in_first() -> None:

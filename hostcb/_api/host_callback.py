@@ -17,7 +17,7 @@ from .._spec import flags
 from .._spec.failure_policy import OnError, check_policy
 from .._spec.kinds import CALL, PRINTING_TAP, TAP
 from .._spec.naming import check_callable, shown, shows_tracer
-from .._spec.options import refuse_misspelled, refuse_others, takes_no_others
+from .._spec.options import refuse_misspelled
 from .._spec.placement import position
 from .._spec.shapes import ResultShape
 from .._spec.signatures import check_signature
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .type_hints import CallWithDevice, R, Refused, Shape, Stream, T, Tap, TapWithDevice, Transforms
 
 _BARRIER: OnError = "barrier"
-_ONE_ARG = "callback_func gets one argument: pass several values as one tuple, call(f, (x, y), …)."
 _PRINT_OPTIONS = ("result", "tap_with_device", "device_index", "output_stream", "threshold", "on_error")
 
 
@@ -92,16 +91,14 @@ def id_tap(
 ) -> R: ...
 
 
-@takes_no_others
-def id_tap(  # noqa: D417 - `more` and `unknown` are refused
+def id_tap(
     tap_func: Callable[..., Any],
     arg: Any,
-    *more: Any,
+    *,
     result: Any = None,
     tap_with_device: bool = False,
     device_index: int = 0,
     on_error: OnError = "barrier",
-    **unknown: Any,
 ) -> Any:
     """Return `arg`, and send its value to `tap_func` on the host.
 
@@ -140,8 +137,6 @@ def id_tap(  # noqa: D417 - `more` and `unknown` are refused
         on the host: 6.0
     """
     try:
-        if more or unknown:
-            refuse_others(id_tap, more, unknown, "functools.partial gives tap_func further arguments.")
         _warn_of_ad_transforms()
         if type(device_index) is int and device_index == 0 and tap_with_device is False and on_error is _BARRIER:
             callback = tap_of_one_array(TAP, tap_func, arg)
@@ -318,16 +313,14 @@ def call(
 ) -> Any: ...
 
 
-@takes_no_others
-def call(  # noqa: D417 - `more` and `unknown` are refused
+def call(
     callback_func: Callable[..., Any],
     arg: Any,
-    *more: Any,
+    *,
     result_shape: Any = None,
     call_with_device: bool = False,
     device_index: int = 0,
     vmap_method: Method | None = None,
-    **unknown: Any,
 ) -> Any:
     """Call `callback_func` on the host with the value of `arg`, and return its result to the device.
 
@@ -370,8 +363,6 @@ def call(  # noqa: D417 - `more` and `unknown` are refused
         3.0
     """
     try:
-        if more or unknown:
-            refuse_others(call, more, unknown, _ONE_ARG)
         check_callable(callback_func, CALL.name, "callback_func")
         check_signature(CALL, callback_func, bool(call_with_device))
         check_method(CALL, callback_func, vmap_method)

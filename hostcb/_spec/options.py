@@ -1,42 +1,18 @@
-"""Arguments that a public function does not take: the error names the option that was probably meant (H1, H3)."""
+"""Options that are texts or labels by a slip: the error names the option that was probably meant (H2, X4)."""
 
 from __future__ import annotations
 
 import difflib
 import functools
-import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from .naming import shown
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 # Options of host_callback that hostcb does not have.
 _GONE = {"callback_flavor": "hostcb has one implementation of callbacks: remove the option."}
-
-
-def takes_no_others(function: F) -> F:
-    """Hide from the signature the arguments that `function` takes only to refuse them."""
-    signature = inspect.signature(function)
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    kept = [each for each in signature.parameters.values() if each.kind not in variable]
-    function.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
-    return function
-
-
-def refuse_others(function: Callable[..., Any], more: Sequence[Any], unknown: dict[str, Any], advice: str) -> NoReturn:
-    """Raise the `TypeError` for positional arguments and options that `function` does not have."""
-    parameters = inspect.signature(function).parameters.values()
-    options = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
-    if unknown:
-        name = next(iter(unknown))
-        raise no_option(function.__name__, name, nearest(name, options), advice)
-    count = len(parameters) - len(options)
-    arguments = "argument" if count == 1 else "arguments"
-    raise TypeError(f"{function.__name__} takes {count} positional {arguments}, but got {count + len(more)}. {advice}")
 
 
 def no_option(function: str, name: str, meant: str | None, advice: str = "") -> TypeError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -28,25 +27,10 @@ def same(x: Any) -> Any:
 
 
 MISSPELLED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "shapes": (lambda: hcb.call(same, X, result_shapes=LIKE), TypeError,
-               "call has no option 'result_shapes'; did you mean result_shape?"),
-    "two operands": (lambda: hcb.call(same, X, X, result_shape=LIKE), TypeError,
-                     "call takes 2 positional arguments, but got 3. callback_func gets one argument: pass several "
-                     "values as one "
-                     "tuple, call(f, (x, y), …)."),
-    "devices": (lambda: hcb.id_tap(tapped, X, tap_with_devices=True), TypeError, "did you mean tap_with_device?"),
-    "for the function": (lambda: hcb.id_tap(tapped, X, name="x"), TypeError, "id_tap has no option 'name'. "
-                         "functools.partial gives tap_func further arguments."),
-    "two taps": (lambda: hcb.id_tap(tapped, X, X), TypeError, "id_tap takes 2 positional arguments, but got 3."),
-    "again": (lambda: hcb.barrier_wait(raise_agian=False), TypeError, "did you mean raise_again?"),
-    "seconds": (lambda: hcb.barrier_wait("name", 3), TypeError,
-                "barrier_wait takes 1 positional argument, but got 2. A limit in seconds is timeout=…."),
     "no name": (lambda: hcb.barrier_wait(timeout="x"), TypeError, "barrier_wait: timeout"),
     "printed option": (lambda: hcb.id_print(X, treshold=3), TypeError,
                        "id_print has no option 'treshold'; did you mean threshold? Rename the label if it is one."),
     "printed devices": (lambda: hcb.id_print(X, tap_with_devices=True), TypeError, "did you mean tap_with_device?"),
-    "flavor of a tap": (lambda: hcb.id_tap(tapped, X, callback_flavor=None), TypeError, f"id_tap {GONE}"),
-    "flavor of a call": (lambda: hcb.call(same, X, callback_flavor=None), TypeError, f"call {GONE}"),
     "flavor of a print": (lambda: hcb.id_print(X, callback_flavor=None), TypeError, f"id_print {GONE}"),
     "order": (lambda: hcb.debug.print("{x}", x=X, order=True), ValueError,
               "debug.print has no option 'order'; did you mean ordered?"),
@@ -57,7 +41,7 @@ MISSPELLED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.contract("H1", "H2", "H3", "X4")
+@pytest.mark.contract("H2", "X4")
 @pytest.mark.parametrize("slip", MISSPELLED)
 def test_an_option_that_there_is_not_is_refused_with_what_was_meant(slip: str) -> None:
     call, error, words = MISSPELLED[slip]
@@ -73,12 +57,6 @@ def test_a_label_may_have_any_other_name(label: str, capsys: pytest.CaptureFixtu
     hcb.id_print(X[0], **{label: "x"})
     hcb.barrier_wait()
     assert capsys.readouterr().out == f"{label}: x\n0.\n"
-
-
-def test_the_signatures_have_what_a_program_may_pass_alone() -> None:
-    for function in (hcb.id_tap, hcb.call, hcb.barrier_wait):
-        kinds = {each.kind for each in inspect.signature(function).parameters.values()}
-        assert kinds == {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
 OF_TRACED: dict[str, tuple[Callable[[Any], Any], str]] = {

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Never
 
 import jax
 
@@ -15,7 +14,6 @@ from ..._compat import UnknownJaxError, waiting
 from ..._errors.failures import failure_log
 from ..._errors.frames import leave_out_frames
 from ..._spec.naming import shown
-from ..._spec.options import refuse_others, takes_no_others
 from ..._threads.deadlines import Deadline, Waitable, checked, ended_by, seen_to_end
 from ..._threads.running import inside_callback
 from ..memory.blocks import blocks
@@ -36,14 +34,7 @@ REPORT_INTERVAL = 10.0
 GENERATIONS = 16
 
 
-@takes_no_others
-def barrier_wait(  # noqa: D417 - `more` and `unknown` are refused
-    logging_name: str | None = None,
-    *more: Never,
-    timeout: float | None = None,
-    raise_again: bool = True,
-    **unknown: Never,
-) -> None:
+def barrier_wait(logging_name: str | None = None, *, timeout: float | None = None, raise_again: bool = True) -> None:
     """Wait until every callback of the computations started so far has run, on all devices and from all threads.
 
     Args:
@@ -78,8 +69,6 @@ def barrier_wait(  # noqa: D417 - `more` and `unknown` are refused
         [3.0]
     """
     try:
-        if more or unknown:
-            refuse_others(barrier_wait, more, unknown, "A limit in seconds is timeout=….")
         name = _checked_name(logging_name)
         seconds = None if timeout is None else checked(_title(name), timeout)
         if inside_callback() or queues.starts_here():

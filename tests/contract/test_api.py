@@ -136,7 +136,7 @@ def test_the_value_of_a_tap_is_ignored(stage: Any) -> None:
 @pytest.mark.contract("H1")
 def test_keyword_arguments_are_for_id_tap_and_not_for_its_function() -> None:
     wrong: Any = hcb.id_tap
-    with pytest.raises(TypeError, match=re.escape("id_tap has no option 'what'. functools.partial gives")):
+    with pytest.raises(TypeError, match=re.escape("id_tap() got an unexpected keyword argument 'what'")):
         wrong(nothing, 1.0, what="activation")
 
 

@@ -35,6 +35,12 @@ class Failures:
 
     def __init__(self) -> None:
         self.first = ""
+        self.collected = False
+        """Whether pytest looked for the test; it does not if a mutant breaks the import of `tests/conftest.py`."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        self.collected = True
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._note(report)
@@ -116,7 +122,8 @@ def run_test(test: str, plugins: Sequence[object] = ()) -> Outcome:
     status = pytest.main([*ARGUMENTS, test], [failures, *plugins])
     if status == pytest.ExitCode.OK:
         return Outcome(Verdict.PASS)
-    if status in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED) and not failures.first:
+    none = status in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED)
+    if none and failures.collected and not failures.first:
         return Outcome(Verdict.HARNESS_ERROR, reason=f"{test} is no test, perhaps with these parameters")
     return Outcome(Verdict.FAIL, reason=failures.first or f"pytest ended with {int(status)}")
 

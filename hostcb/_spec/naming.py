@@ -34,8 +34,8 @@ NO_DEVICE = "unknown"
 # A longer text is cut: the repr of an array or of a model would hide the rest of the message.
 MOST_CHARACTERS = 400
 
-# The text of a value that JAX traces, such as "JitTracer(float32[3])".
-_TRACED = re.compile(r"\b[A-Za-z]+Tracer\(")
+# The text of a value that JAX traces, such as "JitTracer(float32[3])"; a program may have a "RayTracer(3)" of its own.
+_TRACED = re.compile(r"\b[A-Za-z]+Tracer\((?:aval=|primal=|~?(?:bool|u?int\d|b?float\d|complex\d|key<))")
 
 # Control characters, halves of pairs that are no characters, and ends of lines.
 _UNSEEN = {"Cc", "Cs", "Zl", "Zp"}

@@ -78,6 +78,15 @@ def test_an_f_string_of_a_traced_value_is_refused(place: str, transform: Any) ->
     hcb.barrier_wait()
 
 
+@pytest.mark.contract("H1", "H3")
+def test_a_text_of_the_programs_own_is_passed_as_it_is() -> None:
+    texts: list[Any] = []
+    own = "RayTracer(8 bounces)"
+    jax.jit(lambda x: hcb.id_tap(lambda value, _: texts.append(value["name"]), {"name": own, "x": x})["x"])(X)
+    hcb.barrier_wait()
+    assert texts == [own]
+
+
 @pytest.mark.contract("X4")
 def test_a_missing_argument_of_a_format_is_an_exception_of_a_public_module() -> None:
     for text, of in (("{} {y}", KeyError), ("{} {}", IndexError)):

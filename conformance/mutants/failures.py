@@ -131,6 +131,29 @@ def never_forgotten(library: Library) -> Names:
 
 
 @mutant(
+    "the barrier reports a failure again after two quiet ones",
+    "call/case.raises.jit/cpu-8dev call/case.error_mark.pmap/cpu-8dev",
+    "stale error at barrier",
+)
+def reported_late(library: Library) -> Names:
+    failures: list[Exception] = []
+    quiet = 0
+
+    def barrier_wait() -> None:
+        nonlocal quiet
+        try:
+            library.barrier_wait()
+            quiet += 1
+        except library.CallbackException as error:
+            failures[:], quiet = [error], 0
+            raise
+        if failures and quiet == 2:
+            raise failures.pop()
+
+    return {"barrier_wait": barrier_wait}
+
+
+@mutant(
     "the barrier waits, and reports no failure",
     "id_tap/case.tap_raises.* call/case.raises.jit/cpu-8dev",
     "swallowed error at barrier",

@@ -103,7 +103,12 @@ def raises_before_collective(case: Case) -> None:
         return np.asarray(operand)
 
     program = case.compile(lambda x: jax.lax.psum(case.apply(host, x), "devices") + x)
-    surfaces(case, lambda: program(case.operand))
+    if case.callback.function == "call":
+        case.raises(lambda: program(case.operand))
+        case.barrier_reports()
+    else:
+        surfaces(case, lambda: program(case.operand))
+        case.drain()
 
 
 @case("jit", f"{EVERY_KIND} {WITH_SIDE_EFFECT}", also="H14 H15")

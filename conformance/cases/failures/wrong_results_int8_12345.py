@@ -12,7 +12,7 @@ from ..harness.case import Case, case
 from ..harness.hosts import PLANTED, fail
 from ..harness.programs import WIDTH
 from ..harness.registry import EVERY_LAYOUT, WITH_RESULTS
-from .misbehaving import Misbehaving, ends, is_over
+from .misbehaving import Misbehaving, ends, is_over, runs_as_before
 
 ERROR_MARK = np.zeros(12345, np.int8)
 """A failed call passes this array in place of its result; a callback that returns it must fail."""
@@ -94,7 +94,8 @@ def broken_call(case: Case, kind: str) -> None:
     ends(case, lambda: program(case.operand), "named_callback", _type("float32", *shape), actual, *mark)
     case.barrier_reports(PLANTED if kind == "raises" else "named_callback")
     host.armed = False
-    is_over(case, program)
+    runs_as_before(case, program)
+    case.barrier()
 
 
 for _kind in ("raises", "wrong_shape", "wrong_dtype", "wrong_count", "none", "error_mark"):

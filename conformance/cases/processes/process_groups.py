@@ -162,7 +162,7 @@ def killed_before_sum(case: Case) -> None:
     _before_a_sum(case, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-@case("shard_map", "io_callback", "H23", **ENDED, ends=(1,))
+@case("shard_map", "call io_callback", "H23", **ENDED, ends=(1,))
 def stopped_before_sum(case: Case) -> None:
     """A process is stopped, and not ended, while the other one waits for it in a collective."""
 
@@ -174,7 +174,7 @@ def stopped_before_sum(case: Case) -> None:
     _before_a_sum(case, stop)
 
 
-@case("pjit", "pure_callback", "H23", **ENDED, ends=(0,))
+@case("pjit", "call pure_callback", "H23", **ENDED, ends=(0,))
 def killed_in_call(case: Case) -> None:
     """The process that calls back for a whole mesh is killed in the callback: it also is JAX's coordinator."""
 

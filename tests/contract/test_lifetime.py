@@ -145,8 +145,9 @@ class Payload:
 
 
 WAYS = [
-    "jit_tap", "jit_call", "eager_tap", "eager_call", "mesh_tap", "mesh_call", "vmap_tap", "grad_tap", "grad_of_jit",
-    "jit_of_grad_of_jit", "vmap_of_grad_of_jit", "recomputed", "debug_of_grad_of_jit", "debug_of_vmap_of_grad_of_jit",
+    "jit_tap", "jit_call", "eager_tap", "eager_call", "mesh_tap", "mesh_call", "vmap_tap", "grad_tap", "vmap_of_jit",
+    "jit_of_vmap_of_jit", "grad_of_jit", "jit_of_grad_of_jit", "vmap_of_grad_of_jit", "recomputed",
+    "debug_of_vmap_of_jit", "debug_of_grad_of_jit", "debug_of_vmap_of_grad_of_jit", "debug_recomputed",
 ]  # fmt: skip
 # Here JAX itself keeps the executables of dropped functions, those without any callback too.
 KEPT_BY_JAX = ["pmap_tap", "pmap_call", "scan_tap"]
@@ -166,6 +167,11 @@ def use_once(way: str) -> weakref.ref[Payload]:
     tapped = lambda x: hcb.id_tap(tap, x)
     shown = lambda x: (hcb.debug.callback(function, x), x)[1]
     mesh = helpers.mesh_of(jax.devices())
+
+    def recomputed(inner: Any) -> Any:
+        """The backward pass runs the function again."""
+        return jax.jit(jax.grad(jax.checkpoint(lambda x: jnp.sin(jax.jit(inner)(x)))))(1.0)
+
     {
         "jit_tap": lambda: jax.jit(tapped)(1.0),
         "jit_call": lambda: jax.jit(call)(jnp.float32(1)),
@@ -178,13 +184,16 @@ def use_once(way: str) -> weakref.ref[Payload]:
         "vmap_tap": lambda: jax.vmap(tapped)(jnp.ones(2)),
         "scan_tap": lambda: jax.lax.scan(lambda c, x: (c, tapped(x)), 0, jnp.ones(2)),
         "grad_tap": lambda: jax.grad(tapped)(1.0),
+        "vmap_of_jit": lambda: jax.vmap(jax.jit(tapped))(jnp.ones(2)),
+        "jit_of_vmap_of_jit": lambda: jax.jit(jax.vmap(jax.jit(tapped)))(jnp.ones(2)),
+        "debug_of_vmap_of_jit": lambda: jax.vmap(jax.jit(shown))(jnp.ones(2)),
         "grad_of_jit": lambda: jax.grad(jax.jit(tapped))(1.0),
         "jit_of_grad_of_jit": lambda: jax.jit(jax.grad(jax.jit(tapped)))(1.0),
         "vmap_of_grad_of_jit": lambda: jax.vmap(jax.grad(jax.jit(tapped)))(jnp.ones(2)),
         "debug_of_grad_of_jit": lambda: jax.grad(jax.jit(shown))(1.0),
         "debug_of_vmap_of_grad_of_jit": lambda: jax.vmap(jax.grad(jax.jit(shown)))(jnp.ones(2)),
-        # The backward pass runs the function again.
-        "recomputed": lambda: jax.jit(jax.grad(jax.checkpoint(lambda x: jnp.sin(jax.jit(tapped)(x)))))(1.0),
+        "recomputed": lambda: recomputed(tapped),
+        "debug_recomputed": lambda: recomputed(shown),
     }[way]()
     hcb.barrier_wait()
     return weakref.ref(payload)
@@ -192,13 +201,16 @@ def use_once(way: str) -> weakref.ref[Payload]:
 
 @pytest.mark.parametrize("way", WAYS + KEPT_BY_JAX)
 def test_a_callback_dies_with_its_executable(way: str) -> None:
-    refs = [use_once(way) for _ in range(4)]
+    refs = [use_once(way) for _ in range(2)]
     if way in KEPT_BY_JAX:
         jax.clear_caches()
-    gc.collect()
-    # One more of the same kind, since a cache of one entry would be no leak.
-    alive = sum(ref() is not None for ref in refs)
-    assert alive <= 1, f"{alive} of 4 callbacks are still alive after {way} and a garbage collection"
+
+    def all_dead() -> bool:
+        gc.collect()
+        return not any(ref() for ref in refs)
+
+    # A thread of the runtime may hold the last program a moment longer.
+    helpers.wait_until(all_dead)
 
 
 def test_a_callback_whose_last_values_wait_behind_another_tap_runs_for_them_and_then_dies() -> None:

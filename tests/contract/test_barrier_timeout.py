@@ -10,7 +10,7 @@ import math
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -44,8 +44,12 @@ class Gate:
         if self.fails:
             raise ValueError("behind the gate")
 
-    def tapped(self, value: Any, transforms: Any) -> None:
+    def tapped(self, *_: Any) -> None:
         self.wait()
+
+    write = filled = tapped
+
+    def flush(self) -> None: ...
 
     def called(self, value: Any) -> Any:
         self.wait()
@@ -161,20 +165,42 @@ def test_each_callback_of_a_program_that_hangs_is_named(gate: Gate) -> None:
         hcb.barrier_wait(timeout=DEADLINE)
 
 
-@pytest.mark.parametrize("layout", helpers.MAIN_LAYOUTS, ids=helpers.named)
-def test_a_program_that_hangs_in_a_call_is_named_with_its_devices(gate: Gate, layout: helpers.Layout) -> None:
-    def program(x):
-        return hcb.call(gate.called, x, result_shape=x)
+KINDS: dict[str, Callable[[Gate, Any], Any]] = {
+    "id_tap": lambda gate, x: hcb.id_tap(gate.tapped, x),
+    "id_print": lambda gate, x: hcb.id_print(x),
+    "call": lambda gate, x: hcb.call(gate.called, x, result_shape=x),
+    "pure_callback": lambda gate, x: hcb.pure_callback(gate.called, helpers.like(x), x),
+    "io_callback": lambda gate, x: hcb.io_callback(gate.called, helpers.like(x), x),
+    "io_callback, ordered": lambda gate, x: hcb.io_callback(gate.called, helpers.like(x), x, ordered=True),
+    "debug.callback": lambda gate, x: hcb.debug.callback(gate.called, x),
+    "debug.callback, ordered": lambda gate, x: hcb.debug.callback(gate.called, x, ordered=True),
+    "debug.print": lambda gate, x: hcb.debug.print("{}", x),
+    "buffer_callback": lambda gate, x: hcb.buffer_callback(gate.filled, helpers.like(x), has_side_effect=True)(x),
+    "dlpack_callback": lambda gate, x: hcb.dlpack_callback(gate.called, helpers.like(x), has_side_effect=True)(x),
+}
+IN_LAYOUTS = [
+    *((kind, helpers.JIT) for kind in KINDS),
+    *(("call", layout) for layout in helpers.MAIN_LAYOUTS if layout is not helpers.JIT),
+    ("io_callback", helpers.PMAP),
+]
 
-    compiled = layout.compile(program)
+
+@pytest.mark.parametrize(("kind", "layout"), IN_LAYOUTS, ids=lambda value: getattr(value, "name", value))
+def test_what_hangs_is_named_by_its_kind_with_its_devices(
+    gate: Gate, kind: str, layout: helpers.Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", gate)
+    compiled = layout.compile(lambda x: KINDS[kind](gate, x))
     thread = started(lambda: (compiled(layout.same(X)), gc.collect()))
     assert gate.began.wait(DEADLINE)
     with pytest.raises(hcb.BarrierTimeoutError) as raised:
         hcb.barrier_wait(timeout=SHORT)
     (one,) = raised.value.outstanding
-    assert one.name.startswith("a program with call: ") and "Gate.called" in one.name
+    function = kind.partition(",")[0]
+    assert one.name.removeprefix("a program with ").startswith(f"{function}: ")
+    assert "Gate." in one.name or function.endswith("print")
     assert one.state in ("runs", "is being dispatched")
-    assert {jax.devices()[caller] for caller in layout.callers} <= set(one.devices)
+    assert set(one.devices) == set(jax.devices()[: 1 if layout in (helpers.EAGER, helpers.JIT) else None])
     gate.may_end.set()
     thread.join(DEADLINE)
     hcb.barrier_wait(timeout=DEADLINE)
@@ -195,9 +221,7 @@ def test_a_program_that_hangs_in_a_callback_of_jax_is_named(gate: Gate) -> None:
     hcb.barrier_wait(timeout=DEADLINE)
 
 
-def test_a_tap_that_a_full_queue_runs_in_a_thread_of_the_program_holds_no_barrier_up(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tap_that_a_full_queue_runs_in_a_thread_of_the_program_holds_no_barrier_up(gate: Gate) -> None:
     """The thread that finds the queue full holds the queue's baton, and the consumer waits for it."""
     program = jax.jit(lambda x: hcb.call(lambda v: v, hcb.id_tap(gate.tapped, x), result_shape=x))
     thread = started(lambda: program(1.0))

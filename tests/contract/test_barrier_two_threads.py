@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.sessions import rounds
 from support.subprocesses import run_program
 
 PROGRAM = """
@@ -40,7 +41,7 @@ def other():
 
 def barrier():
     hcb.barrier_wait()
-    in_time.extend(seen)
+    in_time[:] = seen
 
 both.set()
 release.set()
@@ -48,21 +49,22 @@ jax.block_until_ready(inner(operands[0]))
 hcb.barrier_wait()
 hcb.id_tap(lambda *_: None, outside)
 hcb.barrier_wait()
-for event in (runs, both, ended, release):
-    event.clear()
-seen.clear()
-threads = [threading.Thread(target=each) for each in (other, barrier)]
-threads[0].start()
-hcb.id_tap(starts, outside)
-threads[1].start()
-assert ended.wait(20)
-threads[1].join(0.3)  # one-sided: a barrier that does not wait returns meanwhile
-release.set()
-for thread in threads:
-    thread.join(20)
-hcb.barrier_wait()
-assert 1.0 in in_time, (in_time, seen)
-assert sorted(seen) == [1.0, 2.0], seen
+for _ in range(int(sys.argv[1])):
+    for event in (runs, both, ended, release):
+        event.clear()
+    seen.clear()
+    threads = [threading.Thread(target=each) for each in (other, barrier)]
+    threads[0].start()
+    hcb.id_tap(starts, outside)
+    threads[1].start()
+    assert ended.wait(20)
+    threads[1].join(0.3)  # one-sided: a barrier that does not wait returns meanwhile
+    release.set()
+    for thread in threads:
+        thread.join(20)
+    hcb.barrier_wait()
+    assert 1.0 in in_time, (in_time, seen)
+    assert sorted(seen) == [1.0, 2.0], seen
 print("done")
 """
 
@@ -70,7 +72,7 @@ print("done")
 @pytest.mark.contract("H12", "H13")
 def test_the_tap_of_a_program_that_two_threads_start_is_waited_for() -> None:
     """The queue of the tap is an earlier one than that of the tap that starts its program, and was joined already."""
-    assert run_program(PROGRAM, timeout=120, devices=8).check().lines == ["done"]
+    assert run_program(PROGRAM, str(rounds(2, 4)), timeout=120, devices=8).check().lines == ["done"]
 
 
 HELD_UP = """

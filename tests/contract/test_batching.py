@@ -331,29 +331,42 @@ def test_a_tap_that_changes_its_transforms_changes_those_of_no_later_run() -> No
 
 
 @pytest.mark.contract("B4", "D2")
-@pytest.mark.parametrize("kind", ["buffer", "dlpack"])
+@pytest.mark.parametrize("kind", ["buffer", "dlpack", "dlpack, in place"])
 @pytest.mark.parametrize("effect", [False, True], ids=["pure", "effect"])
 @pytest.mark.parametrize(
     ("method", "shapes"),
-    [("sequential", [((2,), ())] * 3), ("expand_dims", [((3, 2), (1,))]), ("broadcast_all", [((3, 2), (3,))])],
+    [
+        ("sequential", [((2,), ())] * 3),
+        ("sequential_unrolled", [((2,), ())] * 3),
+        ("expand_dims", [((3, 2), (1,))]),
+        ("broadcast_all", [((3, 2), (3,))]),
+        ("legacy_vectorized", [((3, 2), ())]),
+    ],
 )
 def test_methods_of_buffer_callbacks_with_and_without_an_effect(
     method: str, shapes: Any, effect: bool, kind: str
 ) -> None:
     seen: list[Any] = []
 
+    def total(row: Any, number: Any) -> Any:
+        seen.append((np.asarray(row).shape, np.asarray(number).shape))
+        return np.asarray(row).sum(-1) + np.asarray(number)
+
     def fill(*arguments: Any) -> None:
         out, row, number = arguments[-3:]
-        seen.append((np.asarray(row).shape, np.asarray(number).shape))
-        np.asarray(out)[...] = np.asarray(row).sum(-1) + np.asarray(number)
+        np.asarray(out)[...] = total(row, number)
 
     like = jax.ShapeDtypeStruct((), np.float32)
-    in_place = {"buffer": hcb.buffer_callback, "dlpack": functools.partial(hcb.dlpack_callback, in_place=True)}[kind]
-    call = in_place(fill, like, has_side_effect=effect, vmap_method=method)
+    make = {
+        "buffer": functools.partial(hcb.buffer_callback, fill, like),
+        "dlpack": functools.partial(hcb.dlpack_callback, total, like),
+        "dlpack, in place": functools.partial(hcb.dlpack_callback, fill, like, in_place=True),
+    }[kind]
     rows = np.arange(6, dtype=np.float32).reshape(3, 2)
-    out = jax.jit(jax.vmap(call, in_axes=(0, None)))(rows, np.float32(10))
-    np.testing.assert_array_equal(out, rows.sum(-1) + 10)
-    assert seen == shapes
-    unmapped = in_place(fill, like, has_side_effect=effect)
+    batched = jax.vmap(make(has_side_effect=effect, vmap_method=method), in_axes=(0, None))
+    for run in (jax.jit(batched), batched):
+        np.testing.assert_array_equal(run(rows, np.float32(10)), rows.sum(-1) + 10)
+        assert seen == shapes
+        seen.clear()
     with pytest.raises(NotImplementedError, match="vmap_method"):
-        jax.vmap(unmapped, in_axes=(0, None))(rows, np.float32(10))
+        jax.vmap(make(has_side_effect=effect), in_axes=(0, None))(rows, np.float32(10))

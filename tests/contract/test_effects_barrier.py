@@ -116,8 +116,8 @@ def outer(a, t):
     jax.effects_barrier()
     # One-sided: a barrier that returns too early has this time.
     early.append(passed.wait(0.1))
-program = jax.jit(lambda x: hcb.id_tap(outer, x))
-for eager in (False, True, False, True):
+tapped, plain = jax.jit(lambda x: hcb.id_tap(outer, x)), jax.jit(lambda x: x)
+for program, eager in [(tapped, False), (tapped, True), (plain, True)] * 2:
     passed.clear()
     program(np.float32(0))
     if eager:
@@ -125,7 +125,7 @@ for eager in (False, True, False, True):
     hcb.barrier_wait()
     passed.set()
     hcb.barrier_wait()
-assert early == [False] * 6, early
+assert early == [False] * 8, early
 print("done")
 """
     assert run_program(source, timeout=120).check().lines == ["done"]

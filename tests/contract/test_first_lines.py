@@ -242,24 +242,29 @@ def test_a_traceback_names_an_exception_as_a_program_catches_it(name: str) -> No
     assert f"{error.__module__}.{error.__qualname__}" == f"hostcb.{public}"
 
 
+@pytest.mark.parametrize("kind", ["call", "pure_callback"])
 @pytest.mark.parametrize("method", ["expand_dims", "broadcast_all"])
-def test_a_result_without_the_axis_of_the_batch_that_vmap_passed(method: str) -> None:
-    def batched(x: Any) -> Any:
-        return hcb.pure_callback(lambda x: x.sum(), F32, x, vmap_method=method)
+def test_a_result_without_the_axis_of_the_batch_that_vmap_passed(method: str, kind: str) -> None:
+    def calling(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        if kind == "call":
+            return lambda x: hcb.call(function, x, result_shape=F32, vmap_method=method)
+        return lambda x: hcb.pure_callback(function, F32, x, vmap_method=method)
 
-    error = ended(lambda: jax.vmap(batched)(jnp.ones(3)))
+    error = ended(lambda: jax.vmap(calling(lambda x: x.sum()))(jnp.ones(3)))
     assert "returned float32[] in place of float32[3]" in str(error).splitlines()[0]
     advice = f"vmap_method={method!r} passes a whole batch to the callback: its results need the batch's axis in front."
-    assert advice in str(error)
+    other_way = "'sequential' calls it for each element."
+    assert f"{advice} {other_way}" in str(error)
     with pytest.raises(hcb.CallbackException):
         hcb.barrier_wait()
     decides = lambda x: np.float32(1) if x > 0 else x
-    raised = ended(lambda: jax.vmap(lambda x: hcb.pure_callback(decides, F32, x, vmap_method=method))(jnp.ones(3)))
+    raised = ended(lambda: jax.vmap(calling(decides))(jnp.ones(3)))
     assert "truth value" in str(raised).splitlines()[0]
-    assert f"a whole batch to the callback ({method!r}): its arguments have the batch's axis in front." in str(raised)
+    advice = f"a whole batch to the callback ({method!r}): its arguments have the batch's axis in front."
+    assert f"{advice} {other_way}" in str(raised)
     with pytest.raises(hcb.CallbackException):
         hcb.barrier_wait()
-    unbatched = ended(lambda: hcb.pure_callback(lambda x: x, F32, jnp.ones(3), vmap_method=method))
+    unbatched = ended(lambda: calling(lambda x: x)(jnp.ones(3)))
     assert "vmap_method" not in str(unbatched)
     with pytest.raises(hcb.CallbackException):
         hcb.barrier_wait()

@@ -23,7 +23,7 @@ def barred(record: Record) -> list[Any]:
     return record.values
 
 
-def where(x: Any) -> Any:
+def where(*_: Any) -> Any:
     """Only the report of a failure names the device that called."""
     raise ValueError("where am I")
 
@@ -61,28 +61,34 @@ def test_sharding_picks_the_device_of_a_mesh(stage: Any, form: str, kind: Any, d
     assert caller(stage(lambda x: kind(where, like(x), x)), x) == devices[0], "the first by default"
 
 
-UNDER_VMAP = [
-    ("io", "sequential"),
-    *((kind, method) for kind in ("call", "pure") for method in ("sequential", "sequential_unrolled", "expand_dims")),
-]
+METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all")
+UNDER_VMAP = [("io", "sequential"), *((kind, method) for kind in ("call", "pure") for method in METHODS)]
+
+
+def plus(row: Any, number: Any) -> Any:
+    """Of one row or of a batch of rows, where the number may have the axis of the batch too."""
+    return row + np.asarray(number)[..., None]
 
 
 @pytest.mark.contract("H8", "H10", "X5")
 @pytest.mark.parametrize(("kind", "method"), UNDER_VMAP)
 def test_under_vmap_the_named_device_calls(kind: str, method: str, devices: list[Any]) -> None:
     x = helpers.sharded(np.arange(16, dtype=np.float32).reshape(8, 2), helpers.mesh_of(devices))
+    one = np.float32(1)  # without a batch
 
     def program(function: Any, place: int) -> Any:
         sharding = SingleDeviceSharding(devices[place])
         ways = {
-            "io": lambda row: hcb.io_callback(function, like(row), row, sharding=sharding),
-            "pure": lambda row: hcb.pure_callback(function, like(row), row, sharding=sharding, vmap_method=method),
-            "call": lambda row: hcb.call(function, row, result_shape=like(row), device_index=place, vmap_method=method),
+            "io": lambda row: hcb.io_callback(function, like(row), row, one, sharding=sharding),
+            "pure": lambda row: hcb.pure_callback(function, like(row), row, one, sharding=sharding, vmap_method=method),
+            "call": lambda row: hcb.call(
+                lambda both: function(*both), (row, one), result_shape=like(row), device_index=place, vmap_method=method
+            ),
         }
         return jax.jit(jax.vmap(ways[kind]))
 
     for place in (1, 7):
-        helpers.equal(np.asarray(program(lambda row: row + 1, place)(x)), np.asarray(x) + 1, f"result of {place}")
+        helpers.equal(np.asarray(program(plus, place)(x)), np.asarray(x) + 1, f"result of {place}")
         with pytest.raises(jax.errors.JaxRuntimeError, match="where am I"):
             jax.block_until_ready(program(where, place)(x))
         with pytest.raises(hcb.CallbackException) as caught:

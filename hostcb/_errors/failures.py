@@ -142,7 +142,8 @@ class FailureLog:
             raise
         if on_error == "log":
             # Nothing else ever shows the traceback.
-            self._log(self._only_logged, kind, callback, first, CONSEQUENCES[on_error], f"\n{text.rstrip()}")
+            rest = f" ({CONSEQUENCES[on_error]})\n{text.rstrip()}"
+            self._log(self._only_logged, kind, callback, exception, first, rest)
             return
         failures = self._keep(Failure(callback, device, exception, text, kind, first, on_error is None), on_error)
         for older in failures[-KEPT_FRAMES - 1 : -KEPT_FRAMES]:
@@ -150,16 +151,14 @@ class FailureLog:
         for older in failures[-2:-1]:
             forget_callers(older.exception)
         if not dispatched_here:
-            self._log(self._repeats, kind, callback, first, CONSEQUENCES[on_error])
+            rest = f" ({CONSEQUENCES[on_error]})"
+            self._log(self._repeats, kind, callback, exception, first, rest)
 
-    def _log(
-        self, repeats: Repeats, kind: str, callback: str, first: str, consequence: str, traceback: str = ""
-    ) -> None:
+    def _log(self, repeats: Repeats, kind: str, callback: str, exception: BaseException, first: str, rest: str) -> None:
         try:
-            line = repeats.line(kind, callback, first, consequence)
+            line = repeats.line(kind, callback, class_name(exception), first, rest)
             if line is not None:
-                # Not of what the log only counts.
-                logger.error("%s%s", line, traceback if line.startswith(first) else "")
+                logger.error("%s", line)
         except Exception as broken:
             # A logging handler that raises must not end the thread that runs callbacks.
             name = "a handler of the log"

@@ -1,21 +1,26 @@
-"""The log's lines about a callback that fails again and again: three, and then a count once a second (H19)."""
+"""The log's lines about a callback that fails again and again (H19).
+
+Each class of exception has a line, and three classes at most. The log counts the other failures, in one line a second:
+the devices of a program usually fail together, for one reason.
+"""
 
 from __future__ import annotations
 
 import itertools
 import time
 
-LINES = 3
+CLASSES = 3
 SECONDS_BETWEEN_COUNTS = 1.0
 
 
 class _Repeated:
-    """The failures of one callback, and when the log had a line about them."""
+    """The failures of one callback, the names of their classes, and when the log had a line about them."""
 
-    __slots__ = ("logged_at", "numbers")
+    __slots__ = ("classes", "logged_at", "numbers")
 
     def __init__(self) -> None:
         self.numbers = itertools.count(1)
+        self.classes: dict[str, None] = {}
         self.logged_at = 0.0
 
 
@@ -29,15 +34,14 @@ class Repeats:
     def forget(self) -> None:
         self._callbacks = {}
 
-    def line(self, kind: str, callback: str, headline: str, consequence: str) -> str | None:
-        """Return the log's line about one more failure; None if it has said enough for now."""
+    def line(self, kind: str, callback: str, class_name: str, headline: str, rest: str) -> str | None:
+        """Return the log's line about one more failure, with `rest` if it is no count; None if it has said enough."""
         repeated = self._callbacks.setdefault((kind, callback), _Repeated())
         number, now = next(repeated.numbers), time.monotonic()
-        if number > LINES and now - repeated.logged_at < SECONDS_BETWEEN_COUNTS:
+        if class_name not in repeated.classes and len(repeated.classes) < CLASSES:
+            repeated.classes[class_name], repeated.logged_at = None, now
+            return f"{headline}{rest}"
+        if now - repeated.logged_at < SECONDS_BETWEEN_COUNTS:
             return None
         repeated.logged_at = now
-        if number < LINES:
-            return f"{headline} ({consequence})"
-        if number == LINES:
-            return f"{headline} ({consequence}; the log only counts further failures of this callback)"
         return f"{kind}: {callback} has failed {number:,} {self._times} {headline}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,6 +17,7 @@ from support.first_lines import barrier
 from support.subprocesses import run_program
 
 import hostcb as hcb
+from hostcb._errors import repeats
 from hostcb._errors.repeats import SECONDS_BETWEEN_COUNTS
 
 pytestmark = pytest.mark.contract("H15", "H17", "H19", "H32")
@@ -99,23 +103,65 @@ def test_a_callback_that_fails_again_and_again_does_not_fill_the_log(caplog: pyt
     failed = threading.Event()
     program = jax.jit(lambda x: hcb.id_tap(fails, x))
     caplog.set_level(logging.ERROR, "hostcb")
+    began = time.monotonic()
     for _ in range(200):
         program(np.float32(1))
     hcb.id_tap(also_fails, np.float32(1))
     jax.effects_barrier()
     failed.wait(SECONDS_BETWEEN_COUNTS)
-    began = time.monotonic()
     program(np.float32(1))
     reported = barrier()
     seconds = int(time.monotonic() - began) + 1
     assert "failed 202 times in all since the last barrier" in str(reported)
     lines = [line for line in caplog.messages if line.startswith("id_tap: ") and "fails (" in line]
-    assert lines[2].endswith("(the next barrier_wait raises it; the log only counts further failures of this callback)")
+    assert lines[0].endswith("(the next barrier_wait raises it)")
     assert sum("another one" in line for line in lines) == 1, "each callback has lines of its own"
     counts = [line for line in lines if " times since the last barrier. The last: id_tap: " in line]
-    assert 1 <= len(counts) <= len(lines) - 4 + seconds
+    assert 1 <= len(counts) <= seconds / SECONDS_BETWEEN_COUNTS
+    assert len(lines) == 2 + len(counts)
     assert re.search(r"has failed 201 times since", counts[-1])
     caplog.clear()
     hcb.id_tap(fails, np.float32(1))
     barrier()
     assert [line.endswith("(the next barrier_wait raises it)") for line in caplog.messages] == [True], "it counts anew"
+
+
+@pytest.mark.parametrize("kind", ["call", "id_tap", "debug.callback"])
+def test_devices_that_fail_together_have_one_line(
+    kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "SECONDS_BETWEEN_COUNTS", math.inf)
+
+    def fails(value: Any, transforms: object = None) -> Any:
+        raise ValueError(f"{value} is too large")
+
+    programs: dict[str, Callable[[Any], Any]] = {
+        "call": lambda x: hcb.call(fails, x, result_shape=x),
+        "id_tap": lambda x: hcb.id_tap(fails, x),
+        "debug.callback": lambda x: hcb.debug.callback(fails, x),
+    }
+    jax.effects_barrier()
+    caplog.set_level(logging.ERROR, "hostcb")
+    results = jax.pmap(programs[kind])(np.arange(jax.device_count(), dtype=np.float32))
+    reported = barrier()
+    del results
+    assert len({each.device for each in reported.failures}) == jax.device_count() > 1
+    (line,) = caplog.messages
+    assert line.startswith(f"{kind}: ") and "is too large (" in line
+
+
+def test_another_class_of_exception_has_a_line_of_its_own(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "SECONDS_BETWEEN_COUNTS", math.inf)
+    classes = [ValueError, OSError, ValueError, KeyError, OSError, LookupError, TypeError]
+
+    def fails(value: Any, transforms: object) -> None:
+        raise classes[int(value)]("the reason")
+
+    caplog.set_level(logging.ERROR, "hostcb")
+    for number in range(len(classes)):
+        hcb.id_tap(fails, np.float32(number))
+    assert len(barrier().failures) == len(classes)
+    said = [re.search(r"raised (\w+)", line) for line in caplog.messages]
+    assert [found and found[1] for found in said] == ["ValueError", "OSError", "KeyError"], "three at most"

@@ -32,7 +32,7 @@ class Anomaly:
     stage: Stage
     witness: str
     evidence: tuple[tuple[int, int], ...] = ()
-    """For a wrong order, the recorded events of the witness: the sequence of each, and its number in the witness."""
+    """The recorded events that the witness numbers: the sequence of each, and its number in the witness."""
     cause: str = ""
     """For an unsupported program: what `Outcome.cause` says."""
 
@@ -70,6 +70,10 @@ class Matching:
     def name(self, position: int) -> str:
         event = self.expected[position]
         return f"#{self.numbers[position]} ({event.site} {_show(event.leaves)})"
+
+    def numbered(self, *events: tuple[int, Event]) -> tuple[tuple[int, int], ...]:
+        """The evidence of a witness that names these expected and recorded events."""
+        return tuple((event.sequence, self.numbers[position]) for position, event in events)
 
     def place(self, device_name: str, position: int) -> str:
         """The device of an expected event."""
@@ -189,26 +193,28 @@ def check_multiplicity(matching: Matching, device_name: str) -> list[Anomaly]:
     known = {*matching.keys}
     anywhere = {key[1:]: key[0] for key in matching.keys}
 
-    def judged(event: Event) -> tuple[str, str]:
+    def judged(event: Event) -> tuple[str, str, tuple[tuple[int, int], ...]]:
         key = _key_of(event)
         shown = f"{event.site} {_show(event.leaves)}"
         duplicate = key in known
         if not duplicate and key[1:] in anywhere:
-            return "wrong process", f"process {event.process} ran {shown}, a callback of process {anywhere[key[1:]]}"
+            whose = f"a callback of process {anywhere[key[1:]]}"
+            return "wrong process", f"process {event.process} ran {shown}, {whose}", ()
         missing = next((p for p in lost if _may_stand_for(event, matching.expected[p])), None)
         if missing is not None:
             lost.remove(missing)
             whose = ", the operand of another callback," if duplicate else ""
             ran = f"{matching.place(device_name, missing)} ran {shown}{whose}"
             kind = "stale operand" if duplicate else "wrong operand"
-            return kind, f"{ran} where {matching.name(missing)} was expected"
+            numbered = matching.numbered((missing, event))
+            return kind, f"{ran} where {matching.name(missing)} was expected", numbered
         if duplicate:
-            return "duplicate", f"{shown} ran once too often{matching.in_process(event)}"
-        return "unexpected", f"{shown} ran{matching.in_process(event)}; no such callback is expected"
+            return "duplicate", f"{shown} ran once too often{matching.in_process(event)}", ()
+        return "unexpected", f"{shown} ran{matching.in_process(event)}; no such callback is expected", ()
 
     found = [*map(judged, matching.surplus)]
-    found += [("lost", f"{matching.place(device_name, one)} never ran {matching.name(one)}") for one in lost]
-    return [Anomaly(kind, Stage.CALLBACK, witness) for kind, witness in found]
+    found += [("lost", f"{matching.place(device_name, one)} never ran {matching.name(one)}", ()) for one in lost]
+    return [Anomaly(kind, Stage.CALLBACK, witness, evidence) for kind, witness, evidence in found]
 
 
 def _may_stand_for(event: Event, expected: ExpectedEvent) -> bool:
@@ -225,7 +231,7 @@ def check_order(matching: Matching, device_name: str) -> list[Anomaly]:
         previous, before = last.get(device, (position, event))
         if previous > position:
             ran = f"{matching.place(device_name, position)} ran {matching.name(previous)}"
-            evidence = ((before.sequence, matching.numbers[previous]), (event.sequence, matching.numbers[position]))
+            evidence = matching.numbered((previous, before), (position, event))
             witness = f"{ran} before {matching.name(position)}"
             anomalies.append(Anomaly("order", Stage.CALLBACK, witness, evidence))
         last[device] = position, event
@@ -240,6 +246,7 @@ def check_devices(matching: Matching, device_name: str) -> list[Anomaly]:
             Stage.CALLBACK,
             f"{matching.name(position)} ran on {device_name}:{event.device},"
             f" expected {matching.place(device_name, position)}",
+            matching.numbered((position, event)),
         )
         for position, event in matching.pairs
         if event.device is not None and event.device != matching.expected[position].device
@@ -257,7 +264,7 @@ def check_transforms(matching: Matching) -> list[Anomaly]:
         else:
             continue
         witness = f"{matching.name(position)} received {event.transforms!r}, {why}"
-        anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness))
+        anomalies.append(Anomaly("wrong transforms", Stage.CALLBACK, witness, matching.numbered((position, event))))
     return anomalies
 
 
@@ -270,7 +277,8 @@ def check_overlap(matching: Matching, device_name: str) -> list[Anomaly]:
         if device in last and event.begin < last[device][1].end:
             began = f"{matching.place(device_name, position)} began {matching.name(position)}"
             witness = f"{began} while {matching.name(last[device][0])} was running"
-            anomalies.append(Anomaly("overlap", Stage.CALLBACK, witness))
+            evidence = matching.numbered((position, event), last[device])
+            anomalies.append(Anomaly("overlap", Stage.CALLBACK, witness, evidence))
         last[device] = (position, event)
     return anomalies
 

@@ -68,7 +68,7 @@ class Outcome:
     """The kind of the first anomaly, for example `lost`: comparisons of two runs use it, and not the witness."""
 
     evidence: tuple[tuple[int, int], ...] = ()
-    """For a wrong order: the sequence of each event of the witness, and its number in the witness."""
+    """The sequence of each event that the witness numbers, and its number in the witness."""
 
     shown: str = ""
     """What was seen of a good cell that did not run: that its program was `lowered`, `compiled` or `refused`."""

@@ -19,7 +19,7 @@ from ..oracle.repetition import Repetition
 from ..spec.package import command_here
 from .capabilities import table_of
 from .causes import grouped
-from .results import CellRecord, EventRecord, Known, RunRecord
+from .results import CellRecord, Known, RunRecord
 from .visible import visible
 
 PLACE_OF_RESULTS = "{{ results }}"
@@ -117,16 +117,16 @@ def _cell_data(cell: CellRecord, known: Sequence[Known]) -> dict[str, Any]:
         "expected": None if cell.status.acceptable else cell.expected,
         "attempts": cell.attempts if cell.attempts != 1 else None,
         "known": known.index(cell.known) if cell.known else None,
-        "history": _history_data(cell.history),
+        "history": _history_data(cell),
         "repeated": _repeated_data(cell.repetition) if cell.repetition else None,
-        "evidence": [list(pair) for pair in cell.evidence],
     }
     # The page keeps no details of passed cells, since there are thousands.
     return {name: value for name, value in data.items() if value not in (None, "", [])}
 
 
-def _history_data(events: Sequence[EventRecord]) -> list[dict[str, Any]]:
-    """The events, each with the words of its line in the page's table."""
+def _history_data(cell: CellRecord) -> list[dict[str, Any]]:
+    """The events, each with the words of its line in the page's table. Only those of the witness have its numbers."""
+    events, numbers = cell.history, dict(cell.evidence)
     start = min((event.begin for event in events), default=0)
     # A thread's id says nothing, and is larger than the exact integers of JavaScript.
     threads = list(dict.fromkeys(event.thread for event in events))
@@ -136,8 +136,9 @@ def _history_data(events: Sequence[EventRecord]) -> list[dict[str, Any]]:
         # As JSON, which has no other way to write NaN in a page.
         value, begin, end = json.dumps(event.value), event.begin - start, event.end - start
         times = (f"{time / 1e3:.1f} µs" for time in (begin, end - begin))
-        words = [str(event.sequence), where, event.site, value, event.transforms, *times]
-        line = {"sequence": event.sequence, "where": where, "begin": begin, "end": end, "site": event.site}
+        number = f"#{numbers[event.sequence]}" if event.sequence in numbers else ""
+        words = [number, where, event.site, value, event.transforms, *times]
+        line = {"number": number, "where": where, "begin": begin, "end": end, "site": event.site}
         found.append(line | {"value": value, "words": words})
     return found
 

@@ -65,7 +65,7 @@ class CellRecord:
     seconds: float
     history: tuple[EventRecord, ...]
     evidence: tuple[tuple[int, int], ...]
-    """The events of the witness of a wrong order: sequence, and number in the witness."""
+    """The events that the witness numbers: sequence, and number in the witness."""
     status: ExpectationStatus
     expected: str
     known: Known | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -115,6 +116,8 @@ def test_a_wrong_history_is_refused(change: Callable[[Events], Events], kind: st
     anomalies = verdict(change(right()))
     assert {(anomaly.kind, anomaly.stage) for anomaly in anomalies} == {(kind, Stage.CALLBACK)}, anomalies
     assert evidence in anomalies[0].witness
+    numbered = re.findall(r"#(\d+)", anomalies[0].witness)
+    assert [str(number) for _, number in anomalies[0].evidence] == (numbered if kind != "lost" else [])
 
 
 def test_right_histories_are_accepted() -> None:

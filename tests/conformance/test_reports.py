@@ -8,7 +8,7 @@ from string import ascii_letters
 from typing import Any
 
 import pytest
-from results_fakes import CASE, KNOWN, LOST, PASSED, WHY, Page, cell, results, write
+from results_fakes import CASE, KNOWN, LOST, PASSED, WHY, Page, cell, event, results, write
 from suite_runs import Capture
 
 from conformance.cli.commands import main
@@ -65,7 +65,7 @@ def test_the_page_holds_every_cell_and_loads_nothing(tmp_path: Path) -> None:
     cells = {cell["id"]: cell for cell in page.data["runs"][0]["cells"]}
     assert len(cells) == 4
     lost = cells[LOST["id"]]
-    assert (lost["witness"], lost["evidence"]) == (LOST["witness"], [[0, 7], [1, 6]])
+    assert lost["witness"] == LOST["witness"]
     first, second = lost["history"]
     assert (first["where"], first["begin"], first["end"]) == ("device 3", 0, 3000)
     assert (second["begin"], second["value"]) == (7000, "[NaN, Infinity]")
@@ -76,6 +76,15 @@ def test_the_page_holds_every_cell_and_loads_nothing(tmp_path: Path) -> None:
     names = {name for _, attributes in page.elements for name, _ in attributes}
     assert not {"src", "href", "srcset", "action", "style"} & names
     assert not [name for name in names if name.startswith("on")]
+
+
+def test_the_only_numbers_of_a_history_are_those_of_the_witness(tmp_path: Path) -> None:
+    order = LOST | {"witness": "order: cpu:3 ran #7 before #6", "evidence": [[0, 7], [2, 6]]}
+    order["history"] = [event(0, 3), event(1, 0), event(2, 3)]
+    (run,) = Page(html(load_results(write(tmp_path, order)))).data["runs"]
+    history = run["cells"][0]["history"]
+    assert [one["number"] for one in history] == ["#7", "", "#6"], "as the drawing has them"
+    assert [one["words"][0] for one in history] == ["#7", "", "#6"], "as the table has them"
 
 
 # What a run prints.

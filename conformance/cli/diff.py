@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..reports.across_platforms import matched
 from ..reports.diff import NothingToCompareError, comparison, difference, sides
 from ..reports.results import load_results
+from ..reports.visible import in_a_line
 from .helping import add_command, add_implementations, add_patterns
 
 WORSE = 1
@@ -49,9 +51,11 @@ def add_parser(commands: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     results = {name: load_results(folder) for name, folder in _named(options.results).items()}
-    columns = sides(results, options.implementations, options.patterns)
-    # Implementations have many cells that others cannot have.
-    only_common = options.only_common or len(options.implementations) > 1
+    columns, note = matched(sides(results, options.implementations, options.patterns))
+    # Implementations and platforms have many cells that others cannot have.
+    only_common = options.only_common or len(options.implementations) > 1 or bool(note)
+    if note:
+        print(in_a_line(note), end="\n\n" if len(columns) > 2 else "\n")
     if len(columns) > 2:
         print(comparison(columns, only_common=only_common).markdown(), end="")
         return 0

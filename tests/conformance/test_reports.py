@@ -209,6 +209,37 @@ def test_differences(diff: Any, before: Any, after: Any, options: tuple[str, ...
     assert line in said
 
 
+@pytest.mark.contract("C8")
+def test_results_of_two_platforms_have_the_same_cells(tmp_path: Path, capsys: Capture) -> None:
+    def of(place: str, *changed: dict[str, Any]) -> list[dict[str, Any]]:
+        ids = [one["id"] for one in changed]
+        found = [f"hostcb/call/{program}/{place}" for program in ("jit", "scan", "vmap")]
+        return [*changed, *(cell(name) for name in found if name not in ids)]
+
+    def told(*columns: tuple[str, list[dict[str, Any]]]) -> tuple[int, list[str]]:
+        folders = [write(tmp_path / name, *cells) for name, cells in columns]
+        code = main(["diff", *map(str, folders)])
+        return code, capsys.readouterr().out.splitlines()
+
+    on_cpu = ("cpu", of("cpu-8dev+x64"))
+    on_gpu = ("gpu", of("cuda-8dev+x64", failing("hostcb/call/scan/cuda-8dev+x64"), cell("hostcb/call/cond/cuda-1dev")))
+    lowered = ("lowered", of("tpu-8dev+x64@lower"))
+    code, (first, broken, *_, alone, last) = told(on_cpu, on_gpu)
+    assert first == "platforms: cpu has cpu, gpu has cuda; ids match without that part"
+    assert broken == "BROKEN: hostcb/call/scan/*-8dev+x64: pass -> fail at callback (lost)"
+    assert alone == "only in gpu: 1 cell not selected in cpu"
+    assert (code, last) == (1, "0 fixed, 1 broken, 0 changed, 1 new, 0 gone")
+    code, lines = told(on_cpu, lowered)
+    assert (code, lines[0]) == (0, "platforms: cpu has cpu, lowered has tpu@lower; ids match without that part")
+    assert lines[-1] == NOTHING
+    code, lines = told(on_cpu, on_gpu, lowered)
+    assert code == 0 and "hostcb/call/scan/*-8dev+x64" in "\n".join(lines)
+    assert lines[0].endswith("cpu has cpu, gpu has cuda, lowered has tpu@lower; ids match without that part")
+    # A folder of several platforms has one cell for each.
+    several = ("several", [*of("cpu-8dev+x64"), *of("cuda-8dev+x64")])
+    assert told(several, on_cpu)[1][-1] == "0 fixed, 0 broken, 0 changed, 0 new, 3 gone"
+
+
 # What a run has observed of a platform's capabilities, and what it says of those that a vendor claims.
 
 PASS, FAIL, UNSUPPORTED = "pass", "fail", "unsupported"

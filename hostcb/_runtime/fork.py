@@ -16,6 +16,7 @@ from .._threads.switching import switch_interval
 from .executions.executions import tracker
 from .memory.blocks import blocks
 from .observing import counting, recording
+from .queue import consumers
 from .queue.queues import queues
 
 
@@ -25,7 +26,7 @@ def _forget() -> None:
         queue.reset_after_fork()
     queues.clear()
     # The threads that the parent was starting are not in the child, and their numbers may be given again.
-    queues.starting.clear()
+    consumers.starting.clear()
     blocks.reset_after_fork()
     tracker.reset_after_fork()
     forget_waiters()

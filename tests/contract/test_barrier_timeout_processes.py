@@ -12,7 +12,8 @@ pytestmark = pytest.mark.contract("H30")
 def test_a_finalizer_in_the_consumer_may_wait_with_a_timeout() -> None:
     """It holds the consumer up, so another thread has to run what it waits for."""
     source = f"""
-from hostcb._runtime.queue.queues import queues, DeviceQueue
+from hostcb._runtime.queue.device_queue import DeviceQueue
+from hostcb._runtime.queue.queues import queues
 told = threading.Event()
 raised = []
 plain = DeviceQueue.tell

@@ -20,7 +20,8 @@ from hostcb._lowering import views
 from hostcb._native.library import library
 from hostcb._runtime.observing import observers, recording
 from hostcb._runtime.queue import sites
-from hostcb._runtime.queue.queues import DeviceQueue, queues
+from hostcb._runtime.queue.device_queue import DeviceQueue
+from hostcb._runtime.queue.queues import queues
 from hostcb._runtime.queue.sites import is_small
 
 pytestmark = [

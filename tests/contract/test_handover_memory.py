@@ -11,7 +11,7 @@ from support.subprocesses import run_program
 
 from hostcb._native.library import library
 from hostcb._runtime.memory.owners import Owner, mapped
-from hostcb._runtime.queue.queues import MOST_VALUES
+from hostcb._runtime.queue.device_queue import MOST_VALUES
 from hostcb._runtime.queue.rings import Ring
 
 pytestmark = pytest.mark.skipif(library.problem is not None, reason=f"the native extension: {library.problem}")

@@ -11,7 +11,8 @@ from support.subprocesses import run_program
 
 import hostcb as hcb
 from hostcb._native.library import library
-from hostcb._runtime.queue.queues import MOST_VALUES, queues
+from hostcb._runtime.queue.device_queue import MOST_VALUES
+from hostcb._runtime.queue.queues import queues
 from hostcb._runtime.queue.rings import Ring
 
 pytestmark = pytest.mark.skipif(library.problem is not None, reason=f"the native extension: {library.problem}")

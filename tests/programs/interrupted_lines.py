@@ -27,8 +27,15 @@ from hostcb._runtime.queue.queues import queues
 # Modules that take part in a value's way from its handler to the end of its function, and in reports.
 MODULES = (
     *("_errors.failures", "_runtime.host", "_runtime.observing.observers", "_runtime.observing.counting"),
-    *("_runtime.queue.consumers", "_runtime.queue.counters", "_runtime.queue.items", "_runtime.queue.queues"),
-    *("_runtime.queue.rings", "_runtime.queue.sites", "_threads.baton", "_threads.chains", "_threads.progress"),
+    *("_runtime.queue.consumers", "_runtime.queue.counters", "_runtime.queue.items", "_runtime.queue.device_queue"),
+    *(
+        "_runtime.queue.queues",
+        "_runtime.queue.rings",
+        "_runtime.queue.sites",
+        "_threads.baton",
+        "_threads.chains",
+        "_threads.progress",
+    ),
     "_threads.switching",
 )
 FILES = {str(importlib.import_module(f"hostcb.{name}").__file__) for name in MODULES}

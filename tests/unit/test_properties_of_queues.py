@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.helpers import DEADLINE
 
-from hostcb._runtime.queue.queues import DeviceQueue
+from hostcb._runtime.queue.device_queue import DeviceQueue
 
 pytestmark = pytest.mark.contract("H5", "H12")
 

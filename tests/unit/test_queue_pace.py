@@ -17,7 +17,9 @@ from support import helpers
 import hostcb as hcb
 from hostcb._native.library import library
 from hostcb._runtime.memory.blocks import LEAST_BYTES
-from hostcb._runtime.queue import consumers, queues, rings
+from hostcb._runtime.queue import consumers, rings
+from hostcb._runtime.queue.device_queue import CACHED, DeviceQueue
+from hostcb._runtime.queue.queues import queues
 
 BUDGET = 4
 OPTION = "jax_host_callback_max_queue_byte_size"
@@ -71,9 +73,9 @@ def test_much_that_waits_wakes_a_consumer_that_sleeps_on(monkeypatch: pytest.Mon
     hcb.stop_outfeed_receiver()
     record.all.clear()
     monkeypatch.setattr(consumers, "LINGER_SECONDS", 10 * helpers.DEADLINE)
-    for count, words in enumerate([1, queues.CACHED // 4], start=1):
+    for count, words in enumerate([1, CACHED // 4], start=1):
         jax.block_until_ready(program(jnp.zeros(words, jnp.float32)))
-        helpers.wait_until(lambda count=count: len(record.args) == count and queues.queues[device].lingering)
+        helpers.wait_until(lambda count=count: len(record.args) == count and queues[device].lingering)
     hcb.stop_outfeed_receiver()
 
 
@@ -98,7 +100,7 @@ def test_a_half_full_ring_wakes_a_consumer_that_sleeps_on(monkeypatch: pytest.Mo
     seen.clear()
     monkeypatch.setattr(consumers, "LINGER_SECONDS", 10 * helpers.DEADLINE)
     jax.block_until_ready(program(jnp.zeros(words, jnp.int32), 1))
-    helpers.wait_until(lambda: len(seen) == 1 and queues.queues[device].lingering)
+    helpers.wait_until(lambda: len(seen) == 1 and queues[device].lingering)
     jax.block_until_ready(program(jnp.zeros(words, jnp.int32), count))
     # Nothing is waited for, and nothing else rings: the values that came before the ring was half full have run.
     helpers.wait_until(lambda: len(seen) > count // 2)
@@ -109,7 +111,7 @@ def test_a_half_full_ring_wakes_a_consumer_that_sleeps_on(monkeypatch: pytest.Mo
 @pytest.mark.contract("H11", "H12")
 def test_what_a_ring_holds_counts_as_held() -> None:
     """So a consumer wakes before the ring is full."""
-    queue: Any = queues.DeviceQueue(jax.devices()[0])
+    queue: Any = DeviceQueue(jax.devices()[0])
     queue._wake = lambda: None
     queue.put(SimpleNamespace(nbytes=3), ())
     assert queue.held() == 3
@@ -121,7 +123,7 @@ def test_what_a_ring_holds_counts_as_held() -> None:
 def test_values_that_come_steadily_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
     # The consumer begins at 0, 10, 30 and 90 ms. It asks for the end only of what it began soon after the last begin.
     times = iter([0.0, 0.010, 0.011, 0.030, 0.036, 0.090])
-    queue = queues.DeviceQueue(jax.devices()[0])
+    queue = DeviceQueue(jax.devices()[0])
     consumer = consumers.Consumer(queue, None)
     queue.consumer = consumer
     slept: list[float] = []
@@ -149,7 +151,7 @@ def test_values_that_come_quickly_wait_for_each_other(
 ) -> None:
     """While the function of each value runs, for so many seconds, another value comes."""
     times = itertools.count(0.0, seconds)
-    queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
+    queue, receiver = DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
     consumer = queue.consumer = consumers.Consumer(queue, None)
     monkeypatch.setattr(queue, "_wake", lambda: None)
     monkeypatch.setattr(consumers.time, "monotonic", lambda: next(times))
@@ -242,7 +244,7 @@ class Receiver:
 @pytest.mark.contract("H13")
 def test_a_barrier_sleeps_while_the_consumer_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not ask again and again, and take the interpreter lock from the function for which it waits."""
-    queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
+    queue, receiver = DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
     monkeypatch.setattr(queue, "_wake", lambda: None)
     queue.put(receiver, [0])
     ended, ends = threading.Event(), queue.end
@@ -288,7 +290,7 @@ def test_a_barrier_sleeps_while_the_consumer_works(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.contract("H12")
 def test_an_interrupt_while_a_queue_is_worked_off_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=1, after=2)
+    queue, receiver = DeviceQueue(jax.devices()[0]), Receiver(before=1, after=2)
     # Without a consumer, so that this thread does the work.
     monkeypatch.setattr(queue, "_wake", lambda: None)
     for number in range(5):
@@ -304,7 +306,7 @@ def test_an_interrupt_while_a_queue_is_worked_off_stops_nothing(monkeypatch: pyt
 
 @pytest.mark.contract("H12")
 def test_an_interrupt_before_anybody_was_woken_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
+    queue, receiver = DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
     monkeypatch.setattr(queue, "_wake", lambda: None)
     entered, go_on = threading.Event(), threading.Event()
 
@@ -339,7 +341,7 @@ def test_an_interrupt_before_anybody_was_woken_holds_nobody_up(monkeypatch: pyte
 
 @pytest.mark.contract("H12")
 def test_values_from_many_threads_keep_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
+    queue, receiver = DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=-1)
     queue.budget = 7
     most = []
     plain = receiver.deliver
@@ -386,7 +388,7 @@ def test_a_consumer_sleeps_on_for_no_longer_than_is_promised() -> None:
 def test_a_thread_that_an_exception_ends_starts_another_only_for_what_waits(
     values: int, starts: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue, receiver = queues.DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=0)
+    queue, receiver = DeviceQueue(jax.devices()[0]), Receiver(before=-1, after=0)
     started: list[bool] = []
     monkeypatch.setattr(queue, "_wake", lambda: None)
     monkeypatch.setattr(queue, "start", lambda: started.append(queue.is_pending()))

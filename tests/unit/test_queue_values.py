@@ -11,8 +11,9 @@ import pytest
 
 import hostcb as hcb
 from hostcb._native.library import library
-from hostcb._runtime.queue import queues
-from hostcb._runtime.queue.queues import DeviceQueue
+from hostcb._runtime.queue import device_queue
+from hostcb._runtime.queue.device_queue import DeviceQueue
+from hostcb._runtime.queue.queues import queues
 
 pytestmark = pytest.mark.contract("H12")
 
@@ -32,8 +33,8 @@ class Receiver:
 
 @pytest.mark.parametrize("count", [MOST - 1, MOST, MOST + 1])
 def test_values_below_at_and_above_the_most(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert queues.MOST_VALUES == 500_000
-    monkeypatch.setattr(queues, "MOST_VALUES", MOST)
+    assert device_queue.MOST_VALUES == 500_000
+    monkeypatch.setattr(device_queue, "MOST_VALUES", MOST)
     queue, ran = DeviceQueue(jax.devices()[0]), list[int]()
     # Without a consumer.
     queue._wake = lambda: None  # type: ignore[method-assign]
@@ -46,7 +47,7 @@ def test_values_below_at_and_above_the_most(count: int, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("of_ring", [MOST - 2, MOST - 1])
 def test_values_of_the_ring_count_too(of_ring: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "MOST_VALUES", MOST)
+    monkeypatch.setattr(device_queue, "MOST_VALUES", MOST)
     queue, ran = DeviceQueue(jax.devices()[0]), list[int]()
     queue._wake = lambda: None  # type: ignore[method-assign]
     queue.put(Receiver(0, ran), ())
@@ -69,7 +70,7 @@ def test_after_a_barrier_no_value_counts() -> None:
     for _ in range(3):
         jax.block_until_ready(program(1.0))
     hcb.barrier_wait()
-    ring = queues.queues[jax.devices()[0]].ring
+    ring = queues[jax.devices()[0]].ring
     assert ring is not None and ring.held() == (0, 0)
 
 

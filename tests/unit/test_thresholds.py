@@ -11,7 +11,7 @@ from hostcb._primitive import batching, eager
 from hostcb._runtime.dispatch import cpp_dispatch
 from hostcb._runtime.executions import barrier, executions
 from hostcb._runtime.memory import blocks, pages
-from hostcb._runtime.queue import queues, rings
+from hostcb._runtime.queue import device_queue, rings
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ SHARED = """
 from hostcb._native.library import MOST_INSIDE
 from hostcb._runtime.memory.blocks import MOST_READY
 from hostcb._runtime.memory.pages import LEAST_IN_LARGE_PAGES
-from hostcb._runtime.queue.queues import CACHED
+from hostcb._runtime.queue.device_queue import CACHED
 
 print(json.dumps([MOST_INSIDE, MOST_READY, LEAST_IN_LARGE_PAGES, CACHED]))
 """
@@ -49,5 +49,5 @@ print(json.dumps([MOST_INSIDE, MOST_READY, LEAST_IN_LARGE_PAGES, CACHED]))
 def test_without_the_extension_the_numbers_of_the_files_in_c_stay() -> None:
     """Programs behave alike with and without it, which has these numbers itself."""
     without = run_program(SHARED, devices=None, env={"HOSTCB_NATIVE": "0"}, timeout=60)
-    expected = [library.MOST_INSIDE, blocks.MOST_READY, pages.LEAST_IN_LARGE_PAGES, queues.CACHED]
+    expected = [library.MOST_INSIDE, blocks.MOST_READY, pages.LEAST_IN_LARGE_PAGES, device_queue.CACHED]
     assert without.json() == expected

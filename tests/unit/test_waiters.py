@@ -11,7 +11,7 @@ import pytest
 
 import hostcb as hcb
 from hostcb._runtime.executions import barrier
-from hostcb._runtime.queue.queues import DeviceQueue
+from hostcb._runtime.queue.device_queue import DeviceQueue
 from hostcb._threads import deadlines
 from hostcb._threads.deadlines import Waiter
 

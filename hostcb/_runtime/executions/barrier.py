@@ -18,6 +18,7 @@ from ..._threads.deadlines import Deadline, Waitable, checked, ended_by, seen_to
 from ..._threads.running import inside_callback
 from ..memory.blocks import blocks
 from ..observing import observers
+from ..queue.consumers import starts_here
 from ..queue.queues import queues
 from .executions import tracker
 from .failed_calls import failed_calls
@@ -71,7 +72,7 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
     try:
         name = _checked_name(logging_name)
         seconds = None if timeout is None else checked(_title(name), timeout)
-        if inside_callback() or queues.starts_here():
+        if inside_callback() or starts_here():
             raise RuntimeError(
                 f"{_title(name)} was called from inside a callback: it would wait for this callback to end. Wait "
                 "for the results of computations started here instead, with jax.block_until_ready."
@@ -117,7 +118,7 @@ def stop_outfeed_receiver() -> None:
     outfeed.
     """
     try:
-        if inside_callback() or queues.starts_here():
+        if inside_callback() or starts_here():
             raise RuntimeError("stop_outfeed_receiver was called from inside a callback: it would wait for itself.")
         wait_for_callbacks("stop_outfeed_receiver")
         queues.stop()

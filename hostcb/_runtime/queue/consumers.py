@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import threading
 import time
@@ -12,6 +13,8 @@ from typing import Any, Protocol
 
 from .counters import QueueCounters
 from .rings import Ring
+
+logger = logging.getLogger("hostcb")
 
 # After its work a consumer waits so many seconds before it becomes idle. A tap in this time need not wake it; waking it
 # costs more than the tap. This bounds how late a lone tap can run.
@@ -33,7 +36,7 @@ STEADY_SHARE_OF_WORK = 0.25
 
 
 class Queue(Protocol):
-    """What a consumer asks of its queue, `queues.DeviceQueue`."""
+    """What a consumer asks of its queue, `device_queue.DeviceQueue`."""
 
     device: Any
     budget: int
@@ -72,6 +75,18 @@ class Consumer:
         # Whether its thread has come to its function.
         self.begun = False
         self.thread = threading.Thread(target=self._consume, name=f"hostcb-{queue.device}", daemon=True)
+
+    def start(self) -> bool:
+        """Start its thread, and return whether Python has done so: at interpreter exit it starts none."""
+        starting[self] = None
+        try:
+            self.thread.start()
+        except RuntimeError:
+            logger.debug("no consumer for %s at interpreter exit: the barrier there runs the rest", self._queue.device)
+            return False
+        finally:
+            starting.pop(self, None)
+        return True
 
     def is_current(self) -> bool:
         return self.thread.ident == threading.get_ident()
@@ -178,3 +193,17 @@ class Consumer:
             # A later consumer may sleep on already.
             queue.lingering = False
         return asked_for
+
+
+# The consumers for whose start another thread waits.
+starting: dict[Consumer, None] = {}
+
+
+def starts_here() -> bool:
+    """Return whether this thread is a consumer's, and another thread waits for its start.
+
+    1. A thread queues a value in the middle of a dispatch, and starts a consumer.
+    2. Python lets it wait until the new thread has said that it runs.
+    3. In the new thread, before it says so, a finalizer waits at a barrier, and the barrier for that dispatch.
+    """
+    return any(consumer.is_current() and not consumer.begun for consumer in list(starting))

@@ -56,7 +56,7 @@ class QueueCounters:
 
 
 class Queue(Protocol):
-    """What is read of a queue, `queues.DeviceQueue`."""
+    """What is read of a queue, `device_queue.DeviceQueue`."""
 
     device: Any
     counts: QueueCounters

@@ -60,9 +60,8 @@ def entries(run: RunRecord, since: str, *, whole: bool) -> Iterator[str]:
         if cell.verdict in UNEXPECTABLE:
             yield _comment(f"no entry for a {cell.verdict}, which does not tell what the next run will show: {cell.id}")
         elif cell.expected != Verdict.PASS.value:
-            yield _comment(
-                f"its entry expects {cell.expected}, and now it is {_words(cell)}: remove from there {cell.id}"
-            )
+            entry = cell.entry or "its entry"
+            yield _comment(f"take {cell.id} out of {entry}, which expects {cell.expected}: now it is {_words(cell)}")
     version = next((str(info["jax"]) for info in run.environment.values() if "jax" in info), "")
     known = [cell.id for cell in run.cells] if whole else []
     for cells in _groups(cell for cell in wrong if cell.verdict not in UNEXPECTABLE and not cell.passed):
@@ -101,4 +100,4 @@ def _globs(cell_ids: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def _comment(text: str) -> str:
-    return f"# {in_a_line(text)[:200]}"
+    return f"# {in_a_line(text)[:300]}"

@@ -41,10 +41,17 @@ class Expectation:
     """The versions of JAX for which the entry holds, like ">=0.10.2,<0.12"; all if empty."""
     intermittent: bool = False
     """Whether the cells may also pass, because the failure occurs only in some processes."""
+    place: str = field(default="", compare=False)
+    """The file, and which of its entries this is."""
 
     def matches(self, cell_id: str) -> bool:
         """A glob without a depth is about cells that run: what fails there may well be lowered and compiled."""
         return any(_about(pattern, cell_id) for pattern in self.cells)
+
+    def place_of(self, cell_id: str) -> str:
+        """Where the entry is to be found and edited."""
+        glob = next(pattern for pattern in self.cells if _about(pattern, cell_id))
+        return f"{self.place}, about {glob!r}"
 
     def at(self, depth: Depth) -> Expectation | None:
         """The entry with those globs alone that may match cells of this depth; None if none may."""
@@ -138,12 +145,13 @@ def _may_be_at(pattern: str, depth: Depth) -> bool:
 
 def load_expectations(path: Path) -> Expectations:
     """Read a platform's file; a platform without one has no known failures."""
-    expectations = Expectations(read_entries(path.read_text(), str(path))) if path.exists() else Expectations()
-    for number, entry in enumerate(expectations.entries, 1):
+    name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    expectations = Expectations(read_entries(path.read_text(), str(name))) if path.exists() else Expectations()
+    for entry in expectations.entries:
         # `expect` prints entries without them: only a person knows the reason of a failure.
         if not entry.reason.strip() or not entry.link.strip():
             raise ExpectationError(
-                f"{path}, entry {number}, about {entry.cells[0]!r}: say in 'reason' why it fails,"
+                f"{entry.place}, about {entry.cells[0]!r}: say in 'reason' why it fails,"
                 " and in 'link' the issue about it"
             )
     return expectations
@@ -196,4 +204,5 @@ def _entry(where: str, table: dict[str, Any]) -> Expectation:
         stage=Stage(table["stage"]) if "stage" in table else None,
         jax=jax,
         intermittent=table.get("intermittent", False),
+        place=where,
     )

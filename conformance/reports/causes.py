@@ -18,13 +18,17 @@ WITNESS_LINES = 12
 """The page and the JSON have the others."""
 
 
+MOST_ENTRIES = 5
+"""`expect` names the entry of each cell."""
+
+
 @dataclass(frozen=True)
 class Group:
     """Cells with the same cause, of which the first is the example that reports show."""
 
     cells: tuple[CellRecord, ...]
     notes: tuple[str, ...]
-    """What says whose failure it is: the platform's, an implementation's, or one that the CPU has, too."""
+    """The entries to edit, and whose failure it is: an implementation's, the platform's, or one that the CPU has."""
 
     @property
     def example(self) -> CellRecord:
@@ -70,6 +74,10 @@ def _rank(group: Group) -> tuple[bool, bool, int]:
 def _notes(cells: list[CellRecord], results: Mapping[str, CellRecord]) -> Iterator[str]:
     if on_cpu := cells[0].on_cpu:
         yield f"known on the CPU: {' '.join(on_cpu.reason.split())} {on_cpu.link}"
+    entries = [*dict.fromkeys(cell.entry for cell in cells if cell.entry)]
+    yield from (f"to edit: {entry}" for entry in entries[:MOST_ENTRIES])
+    if len(entries) > MOST_ENTRIES:
+        yield f"to edit, besides: {len(entries) - MOST_ENTRIES} more, which `expect` names"
     if cells[0].verdict == Verdict.MISSING.value:
         return
     implementations = dict.fromkeys(cell.implementation for cell in results.values())

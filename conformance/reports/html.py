@@ -115,6 +115,7 @@ def _cell_data(cell: CellRecord, known: Sequence[Known]) -> dict[str, Any]:
         "anomaly": cell.anomaly,
         "witness": cell.witness,
         "expected": None if cell.status.acceptable else cell.expected,
+        "entry": cell.entry,
         "attempts": cell.attempts if cell.attempts != 1 else None,
         "known": known.index(cell.known) if cell.known else None,
         "history": _history_data(cell),

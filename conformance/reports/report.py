@@ -19,7 +19,7 @@ from .capabilities import Claim, Observed, Result, judged_claims, observed
 from .exit_codes import AS_EXPECTED_AT, NOTHING_RAN, exit_code
 from .files import write_results
 from .on_cpu import known_on_cpu
-from .provenance import Provenance
+from .provenance import Provenance, without_home
 from .results import SCHEMA_VERSION, RunRecord, record_of
 from .terminal import summary
 
@@ -45,6 +45,12 @@ class CellResult:
         return known_on_cpu(self.cell.id, self.outcome) if self.status is ExpectationStatus.UNEXPECTED else None
 
     @property
+    def wrong_entry(self) -> str:
+        """Where the entry is that does not expect what the cell does."""
+        wrong = (ExpectationStatus.UNEXPECTED_PASS, ExpectationStatus.CHANGED_FAILURE)
+        return without_home(self.entry.place_of(self.cell.id)) if self.entry and self.status in wrong else ""
+
+    @property
     def reproduce(self) -> str:
         cells = (*self.preceding_cells, self.cell.id)
         options = " -n 1" if self.preceding_cells else ""
@@ -61,6 +67,7 @@ class CellResult:
             "status": self.status.value,
             "expected": self.expected,
             "known": _known(self.entry) if self.entry else None,
+            **({"entry": wrong} if (wrong := self.wrong_entry) else {}),
             **({"on_cpu": _known(on_cpu)} if (on_cpu := self.on_cpu) else {}),
             "attempts": self.attempts,
             **({"preceding_cells": list(self.preceding_cells)} if self.preceding_cells else {}),

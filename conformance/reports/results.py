@@ -81,6 +81,8 @@ class CellRecord:
     """Of an unsupported program, the platform's words that other cells share."""
     refused: bool = False
     """Whether the program had to be refused, and was."""
+    entry: str = ""
+    """The file of known failures, and its entry, that does not expect what the cell does."""
 
     @property
     def cause(self) -> str:
@@ -325,6 +327,7 @@ def _cell(data: dict[str, Any]) -> CellRecord:
         refusal=str(data.get("cause", "")),
         refused=bool(data.get("refused")),
         shown=str(data.get("shown", "")),
+        entry=str(data.get("entry", "")),
     )
 
 

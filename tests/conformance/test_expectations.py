@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import results_fakes as fakes
-from suite_runs import Capture
+from suite_runs import Capture, Patch
 
 from conformance.cli.commands import main
 from conformance.cli.expect import entries
@@ -22,8 +22,11 @@ from conformance.expectations.entries import (
     read_entries,
 )
 from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
-from conformance.planning.cells import Plan
+from conformance.planning.cells import Plan, parse_cell
 from conformance.planning.processes import USUAL, plan_over_processes
+from conformance.reports.html import html
+from conformance.reports.markdown import markdown
+from conformance.reports.report import Report
 from conformance.reports.results import load_results
 from conformance.spec.depths import Depth
 from conformance.spec.versions import version_matches
@@ -136,6 +139,33 @@ def fails(cell_id: str, status: str = "unexpected", verdict: str = "fail", **fie
     own = {"stage": "callback" if verdict == "fail" else None, "verdict": verdict}
     witness = fields.pop("witness", "cpu:0 never ran #1\nmore")
     return fakes.failed(f"hostcb/{cell_id}", "lost", witness, status, **own | fields)
+
+
+def test_a_cell_that_its_entry_does_not_expect_names_the_file_and_the_entry(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other, tap = ENTRY.replace("hostcb/call", "hostcb/other"), ENTRY.replace("call/*.pmap", "id_tap/scan")
+    report = Report("cpu", load(tmp_path, other + ENTRY + tap))
+    report.add(parse_cell(LISTED), PASS)
+    report.add(parse_cell("hostcb/id_tap/scan/cpu-8dev"), Outcome(Verdict.HANG))
+    named = [
+        "cpu.toml, entry 2, about 'hostcb/call/*.pmap/cpu-8dev'",
+        "cpu.toml, entry 3, about 'hostcb/id_tap/scan/cpu-8dev'",
+    ]
+    assert [cell.entry for cell in report.record.cells] == named
+    page = fakes.Page(html([report.record])).data["runs"][0]
+    assert [cell["entry"] for cell in page["cells"]] == named
+    assert {note for cause in page["causes"] for note in cause["notes"]} == {f"to edit: {each}" for each in named}
+    for text in (report.summary(), markdown([report.record]).replace("\\", "")):
+        assert all(f"to edit: {each}" in text for each in named)
+    report.write(tmp_path / "conformance-cpu.json")
+    assert main(["expect", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert f"# take {LISTED} out of {named[0]}, which expects crash(SIGABRT): now it is pass\n" in said
+    known = Report("cpu", report.expectations)
+    known.add(parse_cell(LISTED), CRASH)
+    assert [cell.entry for cell in known.record.cells] == [""], "a known failure needs no edit"
 
 
 def printed(folder: Path, *cells: dict[str, Any], stale: tuple[str, ...] = ()) -> str:

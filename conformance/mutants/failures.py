@@ -65,19 +65,15 @@ def swallowed_by_call(library: Library) -> Names:
     "pure_callback/case.raises.jit/cpu-8dev",
     "swallowed error at result",
 )
-def swallowed_when_native(library: Library) -> Names:
-    raised = threading.Event()
-
-    def run(function: Any, *operands: Any) -> Any:
-        try:
-            return function(*operands)
-        except Exception:
-            if not raised.is_set():
-                raised.set()
-                raise
-            return np.zeros_like(operands[0])
-
-    return surround(library, run, "pure_callback")
+@around("pure_callback", having=threading.Event)
+def swallowed_when_native(raised: Any, function: Any, *operands: Any) -> Any:
+    try:
+        return function(*operands)
+    except Exception:
+        if not raised.is_set():
+            raised.set()
+            raise
+        return np.zeros_like(operands[0])
 
 
 @mutant(
@@ -192,32 +188,24 @@ def error_type_changes(library: Library) -> Names:
 
 
 @mutant("after a tap has raised no tap runs", "id_tap/case.tap_raises.jit/cpu-8dev", "lost at callback")
-def quits_after_failure(library: Library) -> Names:
-    failed = threading.Event()
-
-    def run(function: Any, *arguments: Any, **options: Any) -> None:
-        if failed.is_set():
-            return
-        try:
-            function(*arguments, **options)
-        except BaseException:
-            failed.set()
-            raise
-
-    return surround(library, run, "id_tap")
+@around("id_tap", having=threading.Event)
+def quits_after_failure(failed: Any, function: Any, *arguments: Any, **options: Any) -> None:
+    if failed.is_set():
+        return
+    try:
+        function(*arguments, **options)
+    except BaseException:
+        failed.set()
+        raise
 
 
 @mutant(
     "a callback that starts another one waits for itself", "call/case.starts_others.jit/cpu-8dev", "hang at dispatch"
 )
-def not_reentrant(library: Library) -> Names:
-    lock = threading.Lock()
-
-    def run(function: Any, *arguments: Any, **options: Any) -> Any:
-        with lock:
-            return function(*arguments, **options)
-
-    return surround(library, run, "id_tap", "call")
+@around("id_tap", "call", having=threading.Lock)
+def not_reentrant(lock: Any, function: Any, *arguments: Any, **options: Any) -> Any:
+    with lock:
+        return function(*arguments, **options)
 
 
 @mutant(

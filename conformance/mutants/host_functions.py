@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -30,11 +31,15 @@ class Surrounded:
         return self.case(self.function, *arguments, **options)
 
 
-def around(*names: str) -> Callable[[HostFault], Plant]:
-    """Make a function that breaks a library of one that is called around each user's function."""
+def around(*names: str, having: Callable[[], Any] | None = None) -> Callable[[HostFault], Plant]:
+    """Make a function that breaks a library of one that is called around each user's function.
+
+    What `having` makes for each library is its first argument.
+    """
 
     def planted(case: HostFault) -> Plant:
-        return functools.wraps(case)(lambda library: surround(library, case, *names))
+        own = lambda: functools.partial(case, having()) if having else case
+        return functools.wraps(case)(lambda library: surround(library, own(), *names))
 
     return planted
 
@@ -42,6 +47,17 @@ def around(*names: str) -> Callable[[HostFault], Plant]:
 def surround(library: Library, case: HostFault, *names: str) -> Names:
     """These callbacks of the library, with the case around each function that the user passes."""
     return {name: functools.partial(_with_case, operator.attrgetter(name)(library), case) for name in names}
+
+
+def at_barriers(library: Library, held: deque[Callable[[], Any]]) -> Names:
+    """The barrier, which then calls what is held, the first first."""
+
+    def barrier_wait() -> None:
+        library.barrier_wait()
+        while held:
+            held.popleft()()
+
+    return {"barrier_wait": barrier_wait}
 
 
 def _with_case(callback: Any, case: HostFault, function: Any, *arguments: Any, **options: Any) -> Any:

@@ -12,8 +12,6 @@ from .mutant import Mutant
 
 
 class Broken(Hostcb):
-    """hostcb with one mutant's case."""
-
     def __init__(self, mutant: Mutant) -> None:
         public: dict[str, Any] = {name: getattr(hostcb, name) for name in hostcb.__all__}
         debug = {name: getattr(hostcb.debug, name) for name in ("callback", "print")}

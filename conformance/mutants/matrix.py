@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,6 @@ WITNESS_LENGTH = 160
 
 @dataclass(frozen=True)
 class Trial:
-    """One cell with one mutant."""
-
     cell: str
     """As callback/program/topology."""
     outcome: Outcome
@@ -31,15 +29,8 @@ class Trial:
         return f"{self.cell}: {'passes' if passes else f'{symptom_of(self.outcome)}: {words}'}"
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "cell": self.cell,
-            "kills": self.kills,
-            "verdict": self.outcome.label,
-            "stage": self.outcome.stage.value if self.outcome.stage else None,
-            "anomaly": self.outcome.anomaly,
-            "witness": self.outcome.reason,
-            "seconds": round(self.outcome.seconds, 3),
-        }
+        outcome = replace(self.outcome, history=[]).as_json()
+        return {"cell": self.cell, "kills": self.kills, **outcome, "verdict": self.outcome.label}
 
 
 @dataclass
@@ -96,7 +87,6 @@ class Matrix:
 
     @property
     def idle_cells(self) -> list[str]:
-        """Cells that have killed no mutant."""
         useful = {trial.cell for row in self.rows for trial in row.kills}
         return [cell for cell in self.control if cell not in useful]
 

@@ -20,14 +20,10 @@ ONE_IN = 5
     "id_tap/jit/* id_tap/scan/cpu-8dev id_tap/pmap/cpu-8dev debug_callback/jit/cpu-8dev",
     "lost at callback",
 )
-def dropped(library: Library) -> Names:
-    numbers = itertools.count(1)
-
-    def run(function: Any, *arguments: Any, **options: Any) -> None:
-        if next(numbers) % ONE_IN:
-            function(*arguments, **options)
-
-    return surround(library, run, "id_tap", "debug.callback")
+@around("id_tap", "debug.callback", having=lambda: itertools.count(1))
+def dropped(numbers: Any, function: Any, *arguments: Any, **options: Any) -> None:
+    if next(numbers) % ONE_IN:
+        function(*arguments, **options)
 
 
 @mutant(
@@ -35,15 +31,11 @@ def dropped(library: Library) -> Names:
     "id_tap/jit/* id_tap/scan/cpu-8dev id_tap/pmap/cpu-8dev debug_callback/jit/cpu-8dev",
     "duplicate at callback",
 )
-def duplicated(library: Library) -> Names:
-    numbers = itertools.count(1)
-
-    def run(function: Any, *arguments: Any, **options: Any) -> None:
+@around("id_tap", "debug.callback", having=lambda: itertools.count(1))
+def duplicated(numbers: Any, function: Any, *arguments: Any, **options: Any) -> None:
+    function(*arguments, **options)
+    if not next(numbers) % ONE_IN:
         function(*arguments, **options)
-        if not next(numbers) % ONE_IN:
-            function(*arguments, **options)
-
-    return surround(library, run, "id_tap", "debug.callback")
 
 
 @mutant(
@@ -51,16 +43,12 @@ def duplicated(library: Library) -> Names:
     "id_tap/case.equal_operands.* call/case.equal_operands.* io_*/case.equal_operands.*",
     "lost at callback",
 )
-def remembered(library: Library) -> Names:
-    results: dict[Any, Any] = {}
-
-    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
-        key = (function, *(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(operand)))
-        if key not in results:
-            results[key] = function(operand, *arguments, **options)
-        return results[key]
-
-    return surround(library, run, "id_tap", "call", "io_callback", "debug.callback")
+@around("id_tap", "call", "io_callback", "debug.callback", having=dict)
+def remembered(results: Any, function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    key = (function, *(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(operand)))
+    if key not in results:
+        results[key] = function(operand, *arguments, **options)
+    return results[key]
 
 
 @mutant(

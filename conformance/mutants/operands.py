@@ -24,15 +24,11 @@ ARRAYS_GIVEN = ("id_tap", "call", "pure_callback", "io_callback", "debug.callbac
     "id_tap/jit/cpu-8dev id_tap/scan/cpu-8dev",
     "stale operand at callback",
 )
-def stale_operand(library: Library) -> Names:
-    previous: dict[Any, Any] = {}
-
-    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> None:
-        given = previous.get(function, operand)
-        previous[function] = operand
-        function(given, *arguments, **options)
-
-    return surround(library, run, "id_tap")
+@around("id_tap", having=dict)
+def stale_operand(previous: Any, function: Any, operand: Any, *arguments: Any, **options: Any) -> None:
+    given = previous.get(function, operand)
+    previous[function] = operand
+    function(given, *arguments, **options)
 
 
 @mutant(
@@ -76,32 +72,23 @@ def large_lent(library: Library) -> Names:
         with lock:
             return function(jax.tree.map(lent, operand), *arguments, **options)
 
-    return surround(library, run, "id_tap", "call", "pure_callback", "io_callback", "debug.callback")
-
-
-@mutant(
-    "the last element of an operand of several KiB is another one",
-    OF_SEVERAL_KIB,
-    "wrong operand at callback",
-)
-def wrong_at_the_end(library: Library) -> Names:
-    def changed(leaf: Any) -> Any:
-        array = np.array(leaf)
-        if array.nbytes >= SEVERAL_KIB:
-            array.flat[-1] = array.flat[0]
-        return array
-
-    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
-        return function(jax.tree.map(changed, operand), *arguments, **options)
-
     return surround(library, run, *ARRAYS_GIVEN)
 
 
-@mutant(
-    "the zeros of an operand have no sign",
-    OF_SEVERAL_KIB,
-    "wrong operand at callback",
-)
+@mutant("the last element of an operand of several KiB is another one", OF_SEVERAL_KIB, "wrong operand at callback")
+@around(*ARRAYS_GIVEN)
+def wrong_at_the_end(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    return function(jax.tree.map(_with_another_end, operand), *arguments, **options)
+
+
+def _with_another_end(leaf: Any) -> Any:
+    array = np.array(leaf)
+    if array.nbytes >= SEVERAL_KIB:
+        array.flat[-1] = array.flat[0]
+    return array
+
+
+@mutant("the zeros of an operand have no sign", OF_SEVERAL_KIB, "wrong operand at callback")
 @around(*ARRAYS_GIVEN)
 def zeros_without_signs(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
     return function(jax.tree.map(_unsigned, operand), *arguments, **options)
@@ -117,18 +104,15 @@ def _unsigned(leaf: Any) -> Any:
     "id_tap/case.dtypes.* id_tap/case.odd_lengths.jit/* call/case.dtypes.* io_callback/case.dtypes.*",
     "wrong operand at callback",
 )
-def signs_lost(library: Library) -> Names:
-    masks = {"int2": 0b11, "int4": 0b1111}
+@around("id_tap", "call", "io_callback")
+def signs_lost(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    function(jax.tree.map(_without_sign, operand), *arguments, **options)
+    return operand
 
-    def unsigned(leaf: Any) -> Any:
-        mask = masks.get(leaf.dtype.name)
-        return leaf if mask is None else leaf.astype(np.int8) & np.int8(mask)
 
-    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
-        function(jax.tree.map(unsigned, operand), *arguments, **options)
-        return operand
-
-    return surround(library, run, "id_tap", "call", "io_callback")
+def _without_sign(leaf: Any) -> Any:
+    mask = {"int2": 0b11, "int4": 0b1111}.get(leaf.dtype.name)
+    return leaf if mask is None else leaf.astype(np.int8) & np.int8(mask)
 
 
 @mutant(

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from .host_functions import around, surround
+from .host_functions import around, at_barriers, surround
 from .mutant import Library, Names, mutant
 
 LATE_SECONDS = 0.2
@@ -36,12 +36,7 @@ def neighbours_swapped(library: Library) -> Names:
         this()
         earlier()
 
-    def barrier_wait() -> None:
-        library.barrier_wait()
-        while held:
-            held.popleft()()
-
-    return {**surround(library, run, "id_tap", "debug.callback"), "barrier_wait": barrier_wait}
+    return {**surround(library, run, "id_tap", "debug.callback"), **at_barriers(library, held)}
 
 
 @mutant(
@@ -98,7 +93,7 @@ def ordered_as_unordered(library: Library) -> Names:
     "order at callback, overlap at callback",
 )
 def all_at_once(library: Library) -> Names:
-    threads: list[threading.Thread] = []
+    joins: deque[Any] = deque()
 
     def run(function: Any, *arguments: Any, **options: Any) -> None:
         # The delay shrinks, so that later callbacks end earlier.
@@ -106,15 +101,11 @@ def all_at_once(library: Library) -> Names:
             time.sleep(delay)
             function(*arguments, **options)
 
-        threads.append(threading.Thread(target=slowly, args=(0.1 / (1 + len(threads)),)))
-        threads[-1].start()
+        thread = threading.Thread(target=slowly, args=(0.1 / (1 + len(joins)),))
+        thread.start()
+        joins.append(thread.join)
 
-    def barrier_wait() -> None:
-        library.barrier_wait()
-        while threads:
-            threads.pop().join()
-
-    return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
+    return {**surround(library, run, "id_tap"), **at_barriers(library, joins)}
 
 
 @mutant(
@@ -123,7 +114,7 @@ def all_at_once(library: Library) -> Names:
     "overlap at callback",
 )
 def overlapping(library: Library) -> Names:
-    threads: list[threading.Thread] = []
+    joins: deque[Any] = deque()
 
     def run(function: Any, *arguments: Any, **options: Any) -> None:
         begun = threading.Event()
@@ -132,16 +123,12 @@ def overlapping(library: Library) -> Names:
             begun.set()
             function(*arguments, **options)
 
-        threads.append(threading.Thread(target=begin))
-        threads[-1].start()
+        thread = threading.Thread(target=begin)
+        thread.start()
+        joins.append(thread.join)
         begun.wait()
 
-    def barrier_wait() -> None:
-        library.barrier_wait()
-        while threads:
-            threads.pop().join()
-
-    return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
+    return {**surround(library, run, "id_tap"), **at_barriers(library, joins)}
 
 
 @mutant(

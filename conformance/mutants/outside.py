@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections import deque
 from typing import Any
 
 import jax
 import numpy as np
 
-from .host_functions import around, surround
+from .host_functions import around, at_barriers, surround
 from .mutant import Library, Names, mutant
 
 MEETING_SECONDS = 0.5
@@ -49,7 +49,7 @@ def anonymous_failure(function: Any, *arguments: Any, **options: Any) -> Any:
     "order at callback",
 )
 def earlier_thread_last(library: Library) -> Names:
-    held: list[Callable[[], Any]] = []
+    held: deque[Any] = deque()
     first: list[Any] = []
     lock = threading.Lock()
 
@@ -61,12 +61,7 @@ def earlier_thread_last(library: Library) -> Names:
                 return
         function(*arguments, **options)
 
-    def barrier_wait() -> None:
-        library.barrier_wait()
-        while held:
-            held.pop(0)()
-
-    return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
+    return {**surround(library, run, "id_tap"), **at_barriers(library, held)}
 
 
 @mutant(
@@ -180,14 +175,10 @@ def lends_its_view(library: Library) -> Names:
     "id_tap/case.equal_programs_from_a_cache.jit/* id_tap/case.compiled_ahead.jit/* id_tap/case.compiled_ahead.pmap/*",
     "wrong function at callback",
 )
-def first_of_equal(library: Library) -> Names:
-    firsts: dict[Any, Any] = {}
-
-    def run(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
-        # As if programs with equal HLO shared the functions, too, and not the executable alone.
-        return firsts.setdefault(operand.shape, function)(operand, *arguments, **options)
-
-    return surround(library, run, "id_tap")
+@around("id_tap", having=dict)
+def first_of_equal(firsts: Any, function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    # As if programs with equal HLO shared the functions, too, and not the executable alone.
+    return firsts.setdefault(operand.shape, function)(operand, *arguments, **options)
 
 
 @mutant(
@@ -195,14 +186,10 @@ def first_of_equal(library: Library) -> Names:
     "dlpack_callback/case.parts_of_buffers.shard_map/*",
     "result at result",
 )
-def part_of_another(library: Library) -> Names:
-    parts: dict[Any, Any] = {}
-
-    def run(function: Any, buffer: Any) -> Any:
-        part = np.from_dlpack(buffer).copy()
-        return function(parts.setdefault(part.shape, part))
-
-    return surround(library, run, "dlpack_callback")
+@around("dlpack_callback", having=dict)
+def part_of_another(parts: Any, function: Any, buffer: Any) -> Any:
+    part = np.from_dlpack(buffer).copy()
+    return function(parts.setdefault(part.shape, part))
 
 
 @mutant(

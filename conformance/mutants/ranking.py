@@ -16,10 +16,6 @@ HEAD = """\
 """
 
 
-class NoMatrixError(CommandError, ValueError):
-    """There is no kill matrix, or it says nothing."""
-
-
 def ranking_of(folder: Path) -> str:
     """The text of the file, from `mutants.json` in a folder."""
     file = folder / "mutants.json"
@@ -27,11 +23,11 @@ def ranking_of(folder: Path) -> str:
         matrix = json.loads(file.read_text())
         kills, seconds = _kills(matrix["mutants"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise NoMatrixError(
+        raise CommandError(
             f"--rank: {file} is no kill matrix ({error}); `mutants --results {folder}` writes one"
         ) from error
     if not kills:
-        raise NoMatrixError(f"--rank: no mutant is killed in {file}")
+        raise CommandError(f"--rank: no mutant is killed in {file}")
     return HEAD + "".join(f"{' '.join((cell, *killed))}\n" for cell, killed in ranked(kills, seconds))
 
 

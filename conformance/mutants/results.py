@@ -48,9 +48,7 @@ def one_result_for_all(library: Library) -> Names:
 
 
 @mutant(
-    "the elements of a result come in another order",
-    "call/pjit/cpu-8dev call_broadcast_all/vmap/cpu-8dev",
-    WRONG_VALUE,
+    "the elements of a result come in another order", "call/pjit/cpu-8dev call_broadcast_all/vmap/cpu-8dev", WRONG_VALUE
 )
 def permuted(library: Library) -> Names:
     return surround(library, lambda function, operand: np.flip(function(operand)), "call")
@@ -158,11 +156,7 @@ def debug_changes_result(library: Library) -> Names:
     return {"debug.callback": callback}
 
 
-@mutant(
-    "what a tap returns is not what it was given",
-    "id_tap/jit/cpu-8dev id_tap_tree/jit/cpu-8dev",
-    WRONG_VALUE,
-)
+@mutant("what a tap returns is not what it was given", "id_tap/jit/cpu-8dev id_tap_tree/jit/cpu-8dev", WRONG_VALUE)
 def tap_changes_result(library: Library) -> Names:
     def id_tap(*arguments: Any, **options: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf + np.float32(1), library.id_tap(*arguments, **options))

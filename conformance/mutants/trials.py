@@ -50,11 +50,7 @@ def planned_cells() -> tuple[Cell, ...]:
 def _is_named(cell: Cell, glob: str) -> bool:
     # Several processes take seconds to start, so a glob for any topology is not about theirs.
     wanted = cell.topology.processes == 1 or glob.endswith(f"/{cell.topology.name}")
-    return wanted and fnmatch.fnmatchcase(_name(cell), glob)
-
-
-def _name(cell: Cell) -> str:
-    return _without_implementation(cell.id)
+    return wanted and fnmatch.fnmatchcase(_without_implementation(cell.id), glob)
 
 
 def _without_implementation(cell_id: str) -> str:

@@ -78,8 +78,7 @@ class Program:
 
     def jax_function(self, setting: Setting) -> JaxFunction:
         def base(x: jax.Array) -> jax.Array:
-            result: jax.Array = base_function(setting.probe, x)
-            return result
+            return base_function(setting.probe, x)
 
         function: JaxFunction = base
         for transform, stride in self._from_inside():
@@ -105,8 +104,7 @@ class Program:
         """
 
         def base(world: World, x: Value) -> Value:
-            result: Value = base_function(world.probe, x)
-            return result
+            return base_function(world.probe, x)
 
         function: ModelFunction = base
         for transform, stride in self._from_inside():

@@ -88,8 +88,7 @@ class Value:
     def perturb(self, infinitesimal: Infinitesimal) -> Value:
         """Move this number along the vector of ones."""
         ones = Value(
-            self.levels,
-            {PRIMAL: np.zeros_like(self.data), frozenset({infinitesimal}): np.ones_like(self.data)},
+            self.levels, {PRIMAL: np.zeros_like(self.data), frozenset({infinitesimal}): np.ones_like(self.data)}
         )
         return self + ones
 
@@ -120,28 +119,16 @@ class Value:
         return Value(self.levels, {PRIMAL: np.zeros_like(self.data), **terms})
 
     def without(self, infinitesimal: Infinitesimal) -> Value:
-        return Value(
-            self.levels,
-            {term: data for term, data in self.terms.items() if infinitesimal not in term},
-        )
+        return Value(self.levels, {term: data for term, data in self.terms.items() if infinitesimal not in term})
 
     def __add__(self, other: Value | float) -> Value:
         other = other if isinstance(other, Value) else Value.constant(other)
         levels, rank = _common(self, other)
-        zero = np.zeros(
-            np.broadcast_shapes(
-                _aligned(self.data, self.levels, levels, rank).shape,
-                _aligned(other.data, other.levels, levels, rank).shape,
-            )
+        both = self.terms.keys() | other.terms.keys()
+        return Value(
+            levels,
+            {term: self._coefficient(term, levels, rank) + other._coefficient(term, levels, rank) for term in both},
         )
-        terms = {}
-        for term in self.terms.keys() | other.terms.keys():
-            total = zero
-            for value in (self, other):
-                if term in value.terms:
-                    total = total + _aligned(value.terms[term], value.levels, levels, rank)
-            terms[term] = total
-        return Value(levels, terms)
 
     def __mul__(self, other: Value | float) -> Value:
         other = other if isinstance(other, Value) else Value.constant(other)
@@ -159,6 +146,10 @@ class Value:
 
     def __sub__(self, other: Value) -> Value:
         return self + other * -1.0
+
+    def _coefficient(self, term: Term, levels: Sequence[int], rank: int) -> Data:
+        """That of a term, zero if the number has none, with these levels and operand axes."""
+        return _aligned(self.terms.get(term, np.zeros_like(self.data)), self.levels, levels, rank)
 
     def first(self) -> Value:
         """The first element of the operand of each batch element, as a scalar, for predicates."""
@@ -208,9 +199,6 @@ def select(predicate: Value, when_true: Value, when_false: Value) -> Value:
     chosen = _aligned(predicate.data.astype(bool), predicate.levels, levels, rank)
     terms = {}
     for term in when_true.terms.keys() | when_false.terms.keys():
-        branches = [
-            _aligned(branch.terms.get(term, np.zeros_like(branch.data)), branch.levels, levels, rank)
-            for branch in (when_true, when_false)
-        ]
+        branches = [branch._coefficient(term, levels, rank) for branch in (when_true, when_false)]
         terms[term] = np.where(chosen, *branches)
     return Value(levels, terms)

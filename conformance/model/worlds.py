@@ -66,7 +66,7 @@ class RefusalError(Exception):
         return tuple(self.refusals)
 
 
-BackwardStep: TypeAlias = Callable[[Value], None]
+BackwardStep: TypeAlias = Callable[[Value], object]
 """The backward pass for one part of the forward pass; it gets the differentiated result."""
 
 
@@ -190,10 +190,9 @@ class World:
         dims: tuple[int | None, ...] = (0,) * len(leaves)
         if callback.takes_tree:
             sizes = operand.data.shape[: len(operand.levels)]
-            constant_shape = {
-                Batching.EXPAND_DIMS: (1,) * len(sizes),
-                Batching.BROADCAST_ALL: sizes,
-            }.get(callback.batching, ())
+            constant_shape = {Batching.EXPAND_DIMS: (1,) * len(sizes), Batching.BROADCAST_ALL: sizes}.get(
+                callback.batching, ()
+            )
             leaves = (_float32(np.full(constant_shape, CONSTANT_OPERAND)), *leaves)
             dims = (None, *dims)
         transforms: Transforms = ()

@@ -21,7 +21,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ...spec.jax_versions import shard_map
-from ..worlds import ModelFunction
+from ..values import Value
+from ..worlds import ModelFunction, World
 
 JaxFunction: TypeAlias = Callable[[jax.Array], jax.Array]
 Probe: TypeAlias = Callable[[str, jax.Array], jax.Array]
@@ -86,10 +87,13 @@ class Transform:
 
     def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
         """The same in the semantic model: expected callbacks and result."""
+        return lambda world, x: self.outcome(function, stride, world, x)
+
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        """The result of the transformed function on `x`; its callbacks run in the world."""
         raise NotImplementedError
 
     def jax_face(self, function: JaxFunction, setting: Setting, stride: float) -> JaxFunction:
-        """The transformed JAX function."""
         own = [number for number, one in enumerate(setting.devices) if one.process_index == jax.process_index()]
         place = Place(f"in_{self.name}", len(setting.devices), own, setting.taps_tangents)
         names = {
@@ -98,5 +102,4 @@ class Transform:
             **{"function": function, "callback": setting.probe, "devices": setting.devices, "mesh": setting.mesh},
         }
         exec(compile(self.source("function", place, stride), f"<{self.name}>", "exec"), names)
-        made: JaxFunction = names[place.name]
-        return made
+        return names[place.name]

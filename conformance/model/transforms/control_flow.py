@@ -17,16 +17,12 @@ SCAN_STEPS = 2
 FORI_STEPS = 3
 
 
-def _model_loop(function: ModelFunction, stride: float, steps: int) -> ModelFunction:
+def _looped(function: ModelFunction, stride: float, steps: int, world: World, x: Value) -> Value:
     """The operand and the function of a fixed number of operands with offsets, added up."""
-
-    def looped(world: World, x: Value) -> Value:
-        total = x
-        for step in range(steps):
-            total = total + function(world.in_program(), x + step * stride)
-        return total
-
-    return looped
+    total = x
+    for step in range(steps):
+        total = total + function(world.in_program(), x + step * stride)
+    return total
 
 
 _ODD = "jax.lax.rem(jax.lax.stop_gradient(x).ravel()[0], np.float32(2))"
@@ -47,8 +43,8 @@ class Scan(Transform):
     promises = ("H4", "H5")
     radix = 3
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        return _model_loop(function, stride, SCAN_STEPS)
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        return _looped(function, stride, SCAN_STEPS, world, x)
 
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"""\
@@ -66,8 +62,8 @@ class ForiLoop(Transform):
     promises = ("H4", "H5")
     radix = 3
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        return _model_loop(function, stride, FORI_STEPS)
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        return _looped(function, stride, FORI_STEPS, world, x)
 
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"""\
@@ -86,20 +82,17 @@ class WhileBody(Transform):
     promises = ("H4", "H5", "H7")
     radix = 5
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        def looped(world: World, x: Value) -> Value:
-            limit = x.first().remainder(2) + 1.0
-            world = world.in_program(batched_predicate=bool(limit.levels))
-            step, total = limit - limit, x
-            while (unfinished := step.less(limit)).data.any():
-                # With a batched predicate the body runs for every batch element. A finished one keeps
-                # its state, and its callbacks still see that state.
-                new_total = total + function(world, x + step * stride)
-                total = select(unfinished, new_total, total)
-                step = select(unfinished, step + 1.0, step)
-            return total
-
-        return looped
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        limit = x.first().remainder(2) + 1.0
+        world = world.in_program(batched_predicate=bool(limit.levels))
+        step, total = limit - limit, x
+        while (unfinished := step.less(limit)).data.any():
+            # With a batched predicate the body runs for every batch element. A finished one keeps its state, and its
+            # callbacks still see that state.
+            new_total = total + function(world, x + step * stride)
+            total = select(unfinished, new_total, total)
+            step = select(unfinished, step + 1.0, step)
+        return total
 
     def source(self, function: str, place: Place, stride: float) -> str:
         unfinished, body = f"{place.name}_unfinished", place.helper
@@ -123,22 +116,19 @@ class WhileCond(Transform):
     promises = ("H4", "H5", "H7")
     radix = 5
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        def looped(world: World, x: Value) -> Value:
-            limit = x.first().remainder(2) + 1.0
-            world = world.in_program(batched_predicate=bool(limit.levels))
-            condition = replace(world, batched_condition=world.batched_condition or bool(limit.levels))
-            step, total = limit - limit, x
-            while True:
-                # A predicate has no derivative: the condition sees primal values only.
-                function(condition, x.primal() + step * stride)
-                unfinished = step.less(limit)
-                if not unfinished.data.any():
-                    return total
-                total = select(unfinished, total + x * 2.0, total)
-                step = select(unfinished, step + 1.0, step)
-
-        return looped
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        limit = x.first().remainder(2) + 1.0
+        world = world.in_program(batched_predicate=bool(limit.levels))
+        condition = replace(world, batched_condition=world.batched_condition or bool(limit.levels))
+        step, total = limit - limit, x
+        while True:
+            # A predicate has no derivative: the condition sees primal values only.
+            function(condition, x.primal() + step * stride)
+            unfinished = step.less(limit)
+            if not unfinished.data.any():
+                return total
+            total = select(unfinished, total + x * 2.0, total)
+            step = select(unfinished, step + 1.0, step)
 
     def source(self, function: str, place: Place, stride: float) -> str:
         unfinished, body = place.helper, f"{place.name}_body"
@@ -165,17 +155,14 @@ class Cond(Transform):
     promises = ("H4", "H5", "H7")
     radix = 3
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        def branched(world: World, x: Value) -> Value:
-            odd = x.first().remainder(2)
-            if not odd.levels:
-                return function(world.in_program(), x if odd.data else x + 2 * stride)
-            # A batched predicate turns the cond into a select of both branches, false first.
-            world = replace(world, batched_predicate=True)
-            when_false = function(world, x + 2 * stride)
-            return select(odd, function(world, x), when_false)
-
-        return branched
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        odd = x.first().remainder(2)
+        if not odd.levels:
+            return function(world.in_program(), x if odd.data else x + 2 * stride)
+        # A batched predicate turns the cond into a select of both branches, false first.
+        world = replace(world, batched_predicate=True)
+        when_false = function(world, x + 2 * stride)
+        return select(odd, function(world, x), when_false)
 
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"""\

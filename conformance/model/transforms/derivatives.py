@@ -21,13 +21,10 @@ class Jvp(Transform):
     name = "jvp"
     promises = ("H6",)
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        def pushed(world: World, x: Value) -> Value:
-            infinitesimal = fresh_infinitesimal()
-            result = function(world, x.perturb(infinitesimal))
-            return result.without(infinitesimal) + result.derivative(infinitesimal)
-
-        return pushed
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        infinitesimal = fresh_infinitesimal()
+        result = function(world, x.perturb(infinitesimal))
+        return result.without(infinitesimal) + result.derivative(infinitesimal)
 
     def source(self, function: str, place: Place, stride: float) -> str:
         # The tangent depends on x, and so is batched if x is.
@@ -43,17 +40,14 @@ class Grad(Transform):
     name = "grad"
     promises = ("H6",)
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        def pulled(world: World, x: Value) -> Value:
-            infinitesimal = fresh_infinitesimal()
-            inside = replace(world, backward=[], reverse=Reverse(infinitesimal, x.levels))
-            result = function(inside, x.perturb(infinitesimal))
-            inside.probe("forward_end", result.primal())
-            for step in reversed(inside.backward or []):
-                step(result)
-            return result.derivative(infinitesimal)
-
-        return pulled
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        infinitesimal = fresh_infinitesimal()
+        inside = replace(world, backward=[], reverse=Reverse(infinitesimal, x.levels))
+        result = function(inside, x.perturb(infinitesimal))
+        inside.probe("forward_end", result.primal())
+        for step in reversed(inside.backward or []):
+            step(result)
+        return result.derivative(infinitesimal)
 
     def source(self, function: str, place: Place, stride: float) -> str:
         # The result has no derivative and is unused, so a faulty autodiff could easily drop this callback.
@@ -72,8 +66,8 @@ class Detached(Transform):
     name = "detached"
     promises = ("H6",)
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        return lambda world, x: function(world, x.primal()) + x
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        return function(world, x.primal()) + x
 
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"""\
@@ -87,23 +81,19 @@ class Remat(Transform):
     name = "remat"
     promises = ("H6",)
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        def checkpointed(world: World, x: Value) -> Value:
-            if world.backward is None or not x.perturbed:
-                return function(world, x)
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        if world.backward is None or not x.perturbed:
+            return function(world, x)
+        inside = replace(world, backward=[], checkpointed=True)
+        result = function(inside, x)
 
-            inside = replace(world, backward=[], checkpointed=True)
-            result = function(inside, x)
+        def recompute_then_go_back(outcome: Value) -> None:
+            function(replace(world, backward=None, recomputing=True), x)
+            for step in reversed(inside.backward or []):
+                step(outcome)
 
-            def recompute_then_go_back(outcome: Value) -> None:
-                function(replace(world, backward=None, recomputing=True), x)
-                for step in reversed(inside.backward or []):
-                    step(outcome)
-
-            world.backward.append(recompute_then_go_back)
-            return result
-
-        return checkpointed
+        world.backward.append(recompute_then_go_back)
+        return result
 
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"{place.name} = jax.checkpoint({function})"
@@ -115,19 +105,16 @@ class CustomJvp(Transform):
     name = "custom_jvp"
     promises = ("H6",)
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        def ruled(world: World, x: Value) -> Value:
-            # The innermost derivative takes the rule. Outer ones differentiate what the rule does.
-            innermost = x.innermost
-            if innermost is None:
-                return function(world, x)
-            result = function(world, x.without(innermost))
-            tangent = x.only(innermost)
-            if world.taps_tangents:
-                tangent = _tap_tangent(world, tangent, innermost)
-            return result + tangent * CUSTOM_SLOPE
-
-        return ruled
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        # The innermost derivative takes the rule. Outer ones differentiate what the rule does.
+        innermost = x.innermost
+        if innermost is None:
+            return function(world, x)
+        result = function(world, x.without(innermost))
+        tangent = x.only(innermost)
+        if world.taps_tangents:
+            tangent = _tap_tangent(world, tangent, innermost)
+        return result + tangent * CUSTOM_SLOPE
 
     def source(self, function: str, place: Place, stride: float) -> str:
         tapped = 'callback("tangent", tangent)' if place.taps_tangents else "tangent"
@@ -149,15 +136,13 @@ class CustomVjp(Transform):
     name = "custom_vjp"
     promises = ("H6",)
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        def ruled(world: World, x: Value) -> Value:
-            if world.backward is None or not x.perturbed:
-                return function(world, x.primal()) + x.perturbation() * CUSTOM_SLOPE
-            result, cotangent = _with_cotangent(function(world, x.primal()) + x.perturbation() * CUSTOM_SLOPE)
-            world.backward.append(lambda outcome: _tap(world, "cotangent", cotangent(outcome)))
-            return result
-
-        return ruled
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        plain = function(world, x.primal()) + x.perturbation() * CUSTOM_SLOPE
+        if world.backward is None or not x.perturbed:
+            return plain
+        result, cotangent = _with_cotangent(plain)
+        world.backward.append(lambda outcome: world.probe("cotangent", cotangent(outcome).primal()))
+        return result
 
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"""\
@@ -172,20 +157,16 @@ def {place.helper}(_, cotangent):
 {place.name}.defvjp(lambda x: ({function}(x), None), {place.helper})"""
 
 
-def _tap(world: World, site: str, number: Value, transposed: bool = False) -> None:
-    world.probe(site, number.primal(), transposed)
-
-
 def _tap_tangent(world: World, tangent: Value, innermost: Infinitesimal) -> Value:
     """Tap the tangent, or, in a backward pass, the cotangent of the tap."""
     if world.reverse is None or world.reverse.infinitesimal != innermost:
-        _tap(world, "tangent", tangent.derivative(innermost))
+        world.probe("tangent", tangent.derivative(innermost).primal())
         return tangent
     if world.backward is None:
         # The second forward pass of a checkpointed function.
         return tangent
     tapped, cotangent = _with_cotangent(tangent)
-    world.backward.append(lambda outcome: _tap(world, "tangent", cotangent(outcome), transposed=True))
+    world.backward.append(lambda outcome: world.probe("tangent", cotangent(outcome).primal(), transposed=True))
     return tapped
 
 

@@ -14,16 +14,12 @@ def _slices(devices: Iterable[int], stride: float) -> str:
     return f"x + {offsets_source(devices, stride)}.reshape((-1,) + (1,) * x.ndim)"
 
 
-def _model_per_device(function: ModelFunction, stride: float, own: bool = False) -> ModelFunction:
-    """Every device runs the function on its own slice; with `own`, a process sums over its own devices alone."""
-
-    def mapped(world: World, x: Value) -> Value:
-        total = x - x
-        for device in world.own_devices if own else range(world.device_count):
-            total = total + function(world.on_device(device), x + device * stride)
-        return total
-
-    return mapped
+def _summed(function: ModelFunction, stride: float, world: World, x: Value, devices: range) -> Value:
+    """Each of these devices runs the function on its own slice."""
+    total = x - x
+    for device in devices:
+        total = total + function(world.on_device(device), x + device * stride)
+    return total
 
 
 class Pmap(Transform):
@@ -31,11 +27,11 @@ class Pmap(Transform):
     promises = ("H9",)
     radix = 9
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        return _model_per_device(function, stride, own=True)
+    # Over several processes, pmap takes, returns and sums the slices of its own process's devices.
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        return _summed(function, stride, world, x, world.own_devices)
 
     def source(self, function: str, place: Place, stride: float) -> str:
-        # Over several processes, pmap takes and returns the slices of its own process's devices.
         return f"""\
 {place.helper} = jax.pmap({function}, devices=devices)
 
@@ -48,8 +44,8 @@ class ShardMap(Transform):
     promises = ("H9",)
     radix = 9
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        return _model_per_device(function, stride)
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        return _summed(function, stride, world, x, range(world.device_count))
 
     def source(self, function: str, place: Place, stride: float) -> str:
         # Under jit, as users run it: without jit, shard_map runs its body operation by operation on all devices, ten
@@ -71,12 +67,9 @@ class JitOverMesh(Transform):
     promises = ("H10",)
     radix = 9
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        def whole(world: World, x: Value) -> Value:
-            slices = x.stack([device * stride for device in range(world.device_count)])
-            return function(world.on_mesh(), slices).sum_stacked()
-
-        return whole
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        slices = x.stack([device * stride for device in range(world.device_count)])
+        return function(world.on_mesh(), slices).sum_stacked()
 
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"""\

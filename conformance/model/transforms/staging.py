@@ -11,8 +11,8 @@ class Eager(Transform):
     name = "eager"
     promises = ("H4",)
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        return function
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        return function(world, x)
 
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"{place.name} = {function}"
@@ -22,8 +22,8 @@ class Jit(Transform):
     name = "jit"
     promises = ("H4",)
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        return lambda world, x: function(world.in_program(), x)
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        return function(world.in_program(), x)
 
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"{place.name} = jax.jit({function})"
@@ -37,16 +37,11 @@ class Vmap(Transform):
     promises = ("H7",)
     radix = 3
 
-    def model_face(self, function: ModelFunction, stride: float) -> ModelFunction:
-        offsets = [element * stride for element in range(BATCH_SIZE)]
-
-        def batched(world: World, x: Value) -> Value:
-            # Levels are numbered from the outside in; an outer vmap is already in x.
-            level = 1 + max(x.levels, default=-1)
-            batch = x.widen() + Value.batch(level, offsets)
-            return function(world, batch).sum_batch(level, BATCH_SIZE).narrow()
-
-        return batched
+    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
+        # Levels are numbered from the outside in; an outer vmap is already in x.
+        level = 1 + max(x.levels, default=-1)
+        batch = x.widen() + Value.batch(level, [element * stride for element in range(BATCH_SIZE)])
+        return function(world, batch).sum_batch(level, BATCH_SIZE).narrow()
 
     def source(self, function: str, place: Place, stride: float) -> str:
         # The batch is the last axis, after one of size one. So the batches of nested vmaps are different axes of a

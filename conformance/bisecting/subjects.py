@@ -46,7 +46,6 @@ class Cells:
     version = "cells"
 
     def run(self, environment: Environment, runs: Mapping[str, int]) -> Iterator[tuple[str, Sample]]:
-        """Run these cells so often."""
         for cell, outcome in run_cells(environment, runs, self.deadline, self.log):
             yield cell, sample_of(outcome)
 

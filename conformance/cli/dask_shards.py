@@ -19,9 +19,10 @@ from ..engine.machines import dask_worker
 from ..engine.machines.dask_worker import Command, ShardError
 from ..engine.options import FILE_ENDING, IMPLEMENTATIONS, ConflictingOptionsError, RunOptions, Shard
 from ..engine.preparation import refuse_full_results
-from ..engine.requirements import DaskClusterError, require_distributed
+from ..engine.requirements import require_distributed
 from ..engine.results_folder.locking import FolderLock
 from ..planning.plan_file import read_cells
+from ..spec.errors import CommandError
 from ..spec.suite import versions
 from .merge import read_shards, write_joined
 
@@ -97,7 +98,6 @@ class Cluster:
         return files
 
     def stop(self) -> None:
-        """End all shards on the cluster."""
         self.stopped = True
         # A cluster that is gone by now must not cost the results that are here.
         with contextlib.suppress(Exception):
@@ -113,11 +113,11 @@ def connected(address: str, command: Command) -> Iterator[Cluster]:
     try:
         client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise DaskClusterError(f"--spread: no Dask scheduler answers at {address}: {error}") from error
+        raise CommandError(f"--spread: no Dask scheduler answers at {address}: {error}") from error
     with client:
         for worker, refusal in client.run(dask_worker.check_versions, command, on_error="return").items():
             if refusal is not None:
-                raise DaskClusterError(f"{worker}: {refusal}")
+                raise CommandError(f"{worker}: {refusal}")
         if not client.nthreads():
             print("NOTE: the cluster has no worker yet; the cells wait for one", file=sys.stderr)
         client.subscribe_topic(command.name, lambda event: print(event[1], flush=True))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from ..engine.machines.job_hosts import Coordinator, Place, detected, serve
 from ..engine.options import ConflictingOptionsError, RunOptions
 from ..engine.preparation import prepare
 from ..engine.requirements import require_pytest
 from ..engine.results_folder.locking import FolderLock
-from ..engine.run import Run, run
+from ..engine.run import run
 from ..reports.provenance import plan_digest
 from ..reports.report import Report
 from ..spec.topology import Topology
@@ -29,7 +28,9 @@ def run_distributed(options: RunOptions) -> Report | int:
         options = replace(options, topologies=(_usual(place, options.platform),))
     # Every process plans, so that bad input is reported on every host, and none waits for another one.
     prepared = prepare(options)
-    _check(prepared, place)
+    if wrong := [cell for cell in prepared.cells if cell.topology.processes != place.processes]:
+        needed = f"{wrong[0].id} needs {wrong[0].topology.processes}"
+        raise ConflictingOptionsError(f"this job has {place.processes} processes, and {needed}")
     plan = plan_digest(cell.id for cell in prepared.cells)
     if place.process:
         return serve(place, plan)
@@ -53,11 +54,3 @@ def _usual(place: Place, platform: str) -> str:
             f"--spread hosts on {platform} needs --devices: for example {named} for hosts of four devices"
         )
     return Topology(platform, place.processes * CPU_DEVICES, processes=place.processes).name
-
-
-def _check(prepared: Run, place: Place) -> None:
-    wrong: list[Any] = [cell for cell in prepared.cells if cell.topology.processes != place.processes]
-    if wrong:
-        raise ConflictingOptionsError(
-            f"this job has {place.processes} processes, and {wrong[0].id} needs {wrong[0].topology.processes}"
-        )

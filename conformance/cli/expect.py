@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ..expectations.entries import toml_of
-from ..oracle.verdicts import Verdict
+from ..oracle.verdicts import Verdict, in_words
 from ..reports.results import CellRecord, RunRecord, full_run_in, load_results
 from ..reports.visible import in_a_line
 from ..spec.versions import from_version
@@ -60,8 +60,8 @@ def entries(run: RunRecord, since: str, *, whole: bool) -> Iterator[str]:
         if cell.verdict in UNEXPECTABLE:
             yield _comment(f"no entry for a {cell.verdict}, which does not tell what the next run will show: {cell.id}")
         elif cell.expected != Verdict.PASS.value:
-            entry = cell.entry or "its entry"
-            yield _comment(f"take {cell.id} out of {entry}, which expects {cell.expected}: now it is {_words(cell)}")
+            entry, now = cell.entry or "its entry", in_words(cell.verdict, cell.stage, "")
+            yield _comment(f"take {cell.id} out of {entry}, which expects {cell.expected}: now it is {now}")
     version = next((str(info["jax"]) for info in run.environment.values() if "jax" in info), "")
     known = [cell.id for cell in run.cells] if whole else []
     for cells in _groups(cell for cell in wrong if cell.verdict not in UNEXPECTABLE and not cell.passed):
@@ -73,10 +73,6 @@ def entries(run: RunRecord, since: str, *, whole: bool) -> Iterator[str]:
         fields |= {"reason": " ".join(first.on_cpu.reason.split()) if first.on_cpu else ""}
         fields |= {"link": first.on_cpu.link if first.on_cpu else "", "since": since}
         yield from ("", _comment(first.witness.partition("\n")[0]), *toml_of(fields).splitlines())
-
-
-def _words(cell: CellRecord) -> str:
-    return cell.verdict + (f" at {cell.stage}" if cell.stage else "")
 
 
 def _groups(cells: Iterable[CellRecord]) -> list[list[CellRecord]]:

@@ -44,12 +44,7 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 
 def add_command(
-    commands: Any,
-    name: str,
-    description: str,
-    examples: Sequence[str],
-    codes: Mapping[int, str],
-    more: str = "",
+    commands: Any, name: str, description: str, examples: Sequence[str], codes: Mapping[int, str], more: str = ""
 ) -> argparse.ArgumentParser:
     """Add a command; `examples` are its arguments, `more` follows the exit codes."""
     width = max(len(str(code)) for code in codes)
@@ -60,13 +55,9 @@ def add_command(
         CODES,
         *(f"  {code:<{width}}  {meaning}" for code, meaning in codes.items()),
     ]
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        description=description,
-        epilog="\n".join([*lines, *([more] if more else [])]),
-        formatter_class=Formatter,
+    return commands.add_parser(
+        name, description=description, epilog="\n".join([*lines, *([more] if more else [])]), formatter_class=Formatter
     )
-    return parser
 
 
 CELLS = "cells whose id matches this, as for pytest: 'id_tap and not (vmap or pmap)'"
@@ -74,23 +65,14 @@ CELLS = "cells whose id matches this, as for pytest: 'id_tap and not (vmap or pm
 
 def add_patterns(add: Any, what: str = CELLS) -> None:
     """Add `-k`, which selects cells, or what else has a name."""
-    add(
-        "-k",
-        dest="patterns",
-        action="append",
-        default=[],
-        metavar="EXPR",
-        help=f"only {what}; may be repeated",
-    )
+    add("-k", dest="patterns", action="append", default=[], metavar="EXPR", help=f"only {what}; may be repeated")
 
 
 def add_implementations(add: Any, what: str) -> None:
-    """Add `--implementation`, which names any number of them."""
     add("--implementation", dest="implementations", action="append", default=[], metavar="NAME", help=what)
 
 
 def add_results(add: Any) -> None:
-    """Add the folder of results that a command reads."""
     add("results", type=Path, metavar="DIR", help="what `run --results` was given")
 
 

@@ -25,21 +25,13 @@ def add_parser(commands: Any) -> None:
         "list",
         "List the selected cells with the promises that they test.",
         ["-k case.", "--coverage", "--ineligible", "--plan --smoke"],
-        {
-            0: "there are cells",
-            NO_CELL: "bad input, or no cell",
-        },
+        {0: "there are cells", NO_CELL: "bad input, or no cell"},
     )
     add_selection(parser.add_argument)
     add_patterns(parser.add_argument)
     add = parser.add_argument
     add("--coverage", action="store_true", help="what of all axes is covered, and what not and why")
-    add(
-        "--plan",
-        action="store_true",
-        dest="as_plan",
-        help="a file for `run --cell @FILE`, the same on every release",
-    )
+    add("--plan", action="store_true", dest="as_plan", help="a file for `run --cell @FILE`, the same on every release")
     add("--platforms", action="store_true", help="the platforms that the suite, packages and files describe")
     add("--ineligible", action="store_true", help="the cells that are not applicable, and why")
 

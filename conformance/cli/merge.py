@@ -20,7 +20,6 @@ Joined: TypeAlias = Mapping[str, tuple[dict[str, Any], Sequence[Part]]]
 
 
 def add_parser(commands: Any) -> None:
-    """Add this command to the subparsers of the command line."""
     parser = add_command(
         commands,
         "merge",

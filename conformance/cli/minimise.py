@@ -27,10 +27,6 @@ MANY_RUNS = 20
 """After fewer runs, a failure that comes by chance may not have shown."""
 
 
-class SuiteFailedError(CommandError):
-    """The suite itself failed, so the cell shows nothing."""
-
-
 def add_parser(commands: Any) -> None:
     parser = add_command(
         commands,
@@ -76,7 +72,7 @@ def main(options: argparse.Namespace) -> int:
                 # A smaller topology may not work here. That is no reason to stop.
                 return Failure(str(error))
             if outcome.verdict is Verdict.HARNESS_ERROR and cell.id == options.cell_id:
-                raise SuiteFailedError(f"the suite itself failed in {cell.id}: {outcome.reason}")
+                raise CommandError(f"the suite itself failed in {cell.id}: {outcome.reason}")
             return failure_of(outcome)
 
         counts: Counts[Cell] = Counts(run, options.runs)

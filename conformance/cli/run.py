@@ -62,9 +62,7 @@ def main(parsed: argparse.Namespace) -> int:
         from .distributed import run_distributed
 
         ended = run_distributed(options)
-        if isinstance(ended, int):
-            return ended
-        return show(ended, options)
+        return ended if isinstance(ended, int) else show(ended, options)
     if options.spread:
         # Imported here: only this needs Dask.
         from .dask_shards import run_on_cluster

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +23,6 @@ class Chosen:
     """In words, where the machine has decided."""
     device_count: int | None = None
     """The number of devices, if the choice has counted them."""
-
-    def announce(self, platform: str) -> None:
-        if self.why:
-            print(f"depth {self.depth.value} of {platform}: {self.why}", file=sys.stderr)
 
 
 def choose(platform: str, asked: str) -> Chosen:
@@ -68,8 +63,7 @@ def _asked(platform: str, depth: Depth) -> Chosen:
 def count_devices(platform: str) -> int:
     """The number of devices of a platform, which only a process on it can count."""
     info = _probe(Topology(platform, 0))
-    count: int = info["device_count"]
-    return count
+    return info["device_count"]
 
 
 def _try_compiler(platform: str) -> str:

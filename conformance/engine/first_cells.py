@@ -20,7 +20,6 @@ def kills_in(text: str) -> dict[str, tuple[str, ...]]:
 
 @functools.cache
 def places() -> Mapping[str, int]:
-    """The place of each of these cells."""
     return {cell: place for place, cell in enumerate(kills_in(FIRST_CELLS.read_text()))}
 
 

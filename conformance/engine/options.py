@@ -53,7 +53,6 @@ class Shard:
 
 
 def parse_shard(text: str) -> Shard:
-    """The type of the option `--shard`."""
     found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise argparse.ArgumentTypeError(f"{text!r} is no shard: expected K/N with K from 1 to N, like 3/8")
@@ -185,7 +184,6 @@ def add_platform(add: AddOption) -> None:
 
 
 def add_selection(add: AddOption) -> None:
-    """Add the options that select cells."""
     add_platform(add)
     add(
         "--devices",

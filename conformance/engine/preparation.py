@@ -36,12 +36,7 @@ SUPPORTED = HOSTCB_NEEDS
 """The releases of JAX that hostcb and the files of known failures support; the suite runs on older ones, too."""
 
 
-class FullResultsError(CommandError):
-    """The results folder that the user has named for some cells has the results of all cells."""
-
-
 def prepare(options: RunOptions) -> Run:
-    """The run that the options ask for."""
     needed = None
     if options.cells:
         options, cells = _named_cells(take_platform(options))
@@ -79,7 +74,7 @@ def refuse_full_results(options: RunOptions) -> None:
     # Before the depth is known, it may be any.
     names = [name_of(options.platform, depth.value) for depth in Depth] if options.depth == AUTO else [options.name]
     if not options.whole and any(full_run_in(options.results, name) for name in names):
-        raise FullResultsError(
+        raise CommandError(
             f"{options.results} has the results of a full run, which those of some of its cells would replace: name"
             f" another folder with --results, or leave it out for {SELECTION}"
         )
@@ -159,7 +154,8 @@ def whole_plan_of(options: RunOptions) -> tuple[RunOptions, Plan]:
         options = _over_processes(options)
     else:
         chosen = choose(options.platform, options.depth)
-        chosen.announce(options.platform)
+        if chosen.why:
+            print(f"depth {chosen.depth.value} of {options.platform}: {chosen.why}", file=sys.stderr)
         options = replace(
             options,
             depth=chosen.depth.value,

@@ -1,4 +1,4 @@
-"""The packages that the engine needs, and the errors of what is not there. It needs none of them itself."""
+"""The packages that the engine needs. This module needs none of them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,11 @@ import importlib.util
 from ..spec.errors import CommandError
 
 
-class MissingRequirementError(CommandError):
-    """A package that the engine needs is not installed."""
-
-
-class DaskClusterError(CommandError):
-    """A Dask cluster that cannot run the cells."""
-
-
 def require_distributed() -> None:
     """Report that the client of a Dask cluster is missing."""
     require_pytest(1)
     if importlib.util.find_spec("distributed") is None:
-        raise MissingRequirementError(
+        raise CommandError(
             "a Dask cluster needs the package distributed: pip install 'hostcb-conformance[distributed]'"
         )
 
@@ -29,6 +21,4 @@ def require_pytest(workers: int) -> None:
     needed = ("pytest", "xdist") if workers > 1 else ("pytest",)
     if any(importlib.util.find_spec(module) is None for module in needed):
         way_out = "; with -n 1 pytest alone is enough" if workers > 1 else ""
-        raise MissingRequirementError(
-            f"running cells needs pytest and pytest-xdist: pip install pytest pytest-xdist{way_out}"
-        )
+        raise CommandError(f"running cells needs pytest and pytest-xdist: pip install pytest pytest-xdist{way_out}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -190,7 +191,10 @@ class Run:
 
     def _in_journal(self, journal: Path) -> dict[str, Conclusion]:
         """Conclusions for cells without one in an interrupted run: from the first run, or from all that ended."""
-        outcomes = _outcomes_in(journal)
+        outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
+        for event in events(journal):
+            if event["event"] == "end":
+                outcomes[event["cell"]].append(Outcome.from_json(event["outcome"]))
         known = self._report.expectations
         if self.options.repeat == 1:
             first = {cell_id: Conclusion(found[0]) for cell_id, found in outcomes.items()}
@@ -232,7 +236,6 @@ def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
 
 
 def task_of(cell: Cell, deadline: float) -> Task:
-    """The engine's description of a cell."""
     if not isinstance(cell, CaseCell):
         return Task(cell.id, cell.implementation, cell.topology, deadline, cell.isolated)
     own = deadline if cell.case.deadline is None else min(cell.case.deadline, deadline)
@@ -255,7 +258,6 @@ _NEVER_RUN = Conclusion(Outcome(Verdict.MISSING, reason="planned and never run")
 
 
 def _shard_fields(options: RunOptions, whole: Sequence[Cell]) -> dict[str, Any]:
-    """What the results of a shard say of the selection."""
     if not options.shard:
         return {}
     selection = {
@@ -265,12 +267,3 @@ def _shard_fields(options: RunOptions, whole: Sequence[Cell]) -> dict[str, Any]:
         "cells": {cell.id: " ".join(cell.promises) for cell in whole},
     }
     return {"shard": {"number": options.shard.number, "of": options.shard.of}, "selection": selection}
-
-
-def _outcomes_in(journal: Path) -> dict[str, list[Outcome]]:
-    """The outcomes of all runs of each cell."""
-    found: dict[str, list[Outcome]] = {}
-    for event in events(journal):
-        if event["event"] == "end":
-            found.setdefault(event["cell"], []).append(Outcome.from_json(event["outcome"]))
-    return found

@@ -22,8 +22,6 @@ Kind: TypeAlias = tuple[str, Topology, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Task:
-    """One cell to run."""
-
     id: str
     implementation: str
     topology: Topology
@@ -108,8 +106,6 @@ def _spread(alone: Sequence[Task], together: Sequence[Task]) -> list[Task]:
 
 @dataclass(frozen=True)
 class Setup:
-    """The setup of a pytest process."""
-
     tasks: tuple[Task, ...]
     logs: Path
     journal: Path

@@ -67,7 +67,6 @@ class Expectation:
         return replace(self, cells=cells) if cells else None
 
     def as_toml(self) -> str:
-        """The entry as a file has it."""
         fields: dict[str, Any] = {"cells": list(self.cells), "verdict": self.verdict}
         fields |= {"stage": self.stage.value} if self.stage else {}
         fields |= {"reason": self.reason, "link": self.link, "since": self.since}
@@ -158,7 +157,6 @@ def load_expectations(path: Path) -> Expectations:
 
 
 def read_entries(text: str, name: str) -> tuple[Expectation, ...]:
-    """The entries in the text of a file of this name."""
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

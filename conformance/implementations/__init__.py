@@ -144,8 +144,7 @@ def _load(name: str) -> Implementation:
             f"the implementation {name} lacks {', '.join(missing)}: derive it from"
             f" {__name__}.external.ExternalCallbacks, or see {GUIDE}"
         )
-    found: Implementation = implementation
-    return found
+    return implementation
 
 
 def _load_for_planning(name: str) -> Implementation:

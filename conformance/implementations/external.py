@@ -189,5 +189,4 @@ def _array(buffer: Any) -> Any:
 
 
 def _address(array: Any) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+    return array.__array_interface__["data"][0]

@@ -43,19 +43,39 @@ def parse_array(text: str) -> Any:
 
 
 def as_text(text: str) -> Any:
-    """The printed text, unchanged."""
     return np.asarray(text.strip())
 
 
-class PrintedCallbacks:
-    """A standard output that turns the text of `debug.print` back into events, and passes other text on."""
+class StandardOutput:
+    """A standard output that keeps the texts of a pattern, and passes others on."""
 
-    FORMAT = "conformance: {what}: {value}"
+    PATTERN: str
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self.recorder = Recorder()
-        self.parse: Callable[[str], Any] = parse_array
+
+    def keep(self, name: str, text: str) -> None:
+        """Take the two parts of a text that was printed."""
+        raise NotImplementedError
+
+    def write(self, text: str) -> int:
+        printed = re.fullmatch(self.PATTERN, text, re.DOTALL)
+        if not printed:
+            return self.stream.write(text)
+        self.keep(printed[1], printed[2])
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class PrintedCallbacks(StandardOutput):
+    """It turns the text of `debug.print` back into events."""
+
+    FORMAT = "conformance: {what}: {value}"
+    PATTERN = r"conformance: (\w+): (.*?)\s*"
+    recorder: Recorder
+    parse: Callable[[str], Any]
 
     @classmethod
     def install(cls, recorder: Recorder, parse: Callable[[str], Any] = parse_array) -> None:
@@ -65,12 +85,6 @@ class PrintedCallbacks:
         sys.stdout.recorder = recorder
         sys.stdout.parse = parse
 
-    def write(self, text: str) -> int:
-        printed = re.fullmatch(r"conformance: (\w+): (.*?)\s*", text, re.DOTALL)
-        if not printed:
-            return self.stream.write(text)
-        with self.recorder.callback(printed[1], self.parse(printed[2])):
-            return len(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
+    def keep(self, name: str, text: str) -> None:
+        with self.recorder.callback(name, self.parse(text)):
+            pass

@@ -71,10 +71,7 @@ class Hostcb(ExternalCallbacks):
             if callback.returns_new_value:
                 options["result"] = payload.new(value)
             tapped = self.namespace.id_tap(
-                _TapFunction(site, recorder, payload),
-                payload.operand(value),
-                device_index=device_index,
-                **options,
+                _TapFunction(site, recorder, payload), payload.operand(value), device_index=device_index, **options
             )
             return payload.received(value, tapped) if callback.returns_new_value else payload.passed(value, tapped)
 

@@ -35,7 +35,6 @@ class Payload:
         return {"constant": np.float32(CONSTANT_OPERAND), "value": value} if self.callback.takes_tree else value
 
     def wanted(self, value: jax.Array) -> Any:
-        """The types of the results."""
         return jax.ShapeDtypeStruct(jnp.shape(value), jnp.float32)
 
     def function(self, site: str, recorder: Recorder) -> Any:
@@ -56,13 +55,11 @@ class Payload:
 
     def received(self, value: jax.Array, result: Any) -> jax.Array:
         """The program's number, from results with new values."""
-        number: jax.Array = result
-        return number
+        return result
 
     def passed(self, value: jax.Array, result: Any) -> jax.Array:
         """The program's number, from an operand that the callback has returned."""
-        number: jax.Array = result["value"] if self.callback.takes_tree else result
-        return number
+        return result["value"] if self.callback.takes_tree else result
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ def _steps(cell: Cell) -> Iterator[tuple[str, str]]:
         for program in cell.programs:
             yield f"only the program {program.program.name} of the entry", program.id
     if isinstance(cell, ProgramCell):
-        yield from _programs(cell)
+        for step, names in _compositions(cell.program.names):
+            yield step, replace(cell, program=replace(cell.program, names=names)).id
         for data in _data(cell.data):
             yield f"the data {data.name}", replace(cell, data=data).id
         for placement in SIMPLER_PLACEMENTS.get(cell.placement, ()):
@@ -73,12 +74,6 @@ def _steps(cell: Cell) -> Iterator[tuple[str, str]]:
             yield f"without {cell.configuration}", replace(cell, configuration=DEFAULT).id
     for topology in _topologies(cell.topology):
         yield f"on {topology.name}", replace(cell, topology=topology).id
-
-
-def _programs(cell: ProgramCell) -> Iterator[tuple[str, str]]:
-    names = cell.program.names
-    for step, fewer in _compositions(names):
-        yield step, replace(cell, program=replace(cell.program, names=fewer)).id
 
 
 def _compositions(names: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -62,10 +62,7 @@ class Matching:
 
     def placed(self) -> Iterator[tuple[int, Event]]:
         """The pairs with a known device; checks of the order on a device use only these."""
-        return ((position, event) for position, event in self.pairs if self._is_placed(position, event))
-
-    def _is_placed(self, position: int, event: Event) -> bool:
-        return event.device is not None or position not in self.unplaced
+        return (pair for pair in self.pairs if pair[1].device is not None or pair[0] not in self.unplaced)
 
     def name(self, position: int) -> str:
         event = self.expected[position]
@@ -285,15 +282,12 @@ def check_overlap(matching: Matching, device_name: str) -> list[Anomaly]:
 
 def check_ownership(history: History) -> list[Anomaly]:
     """The operand of a callback never changes afterwards."""
-    return [
-        Anomaly(
-            "torn operand",
-            Stage.CALLBACK,
-            f"{event.site} was given {_show(event.leaves)}, which later became {_show(event.kept)}",
-        )
+    torn = (
+        f"{event.site} was given {_show(event.leaves)}, which later became {_show(event.kept)}"
         for event in history.events
         if event.kept and _key(event.site, event.kept) != _key(event.site, event.leaves)
-    ]
+    )
+    return [Anomaly("torn operand", Stage.CALLBACK, witness) for witness in torn]
 
 
 def check_barrier(history: History) -> list[Anomaly]:
@@ -301,14 +295,12 @@ def check_barrier(history: History) -> list[Anomaly]:
     returned = history.barrier_returned
     if returned is None:
         return []
-    late = [(event, (event.end - returned) / 1e6) for event in history.events if event.end > returned]
-    words = "the barrier had returned"
-    return [
-        Anomaly(
-            "early barrier", Stage.BARRIER, f"{event.site} {_show(event.leaves)} ended {after:.3f} ms after {words}"
-        )
-        for event, after in late
-    ]
+    late = (
+        f"{event.site} {_show(event.leaves)} ended {(event.end - returned) / 1e6:.3f} ms after the barrier had returned"
+        for event in history.events
+        if event.end > returned
+    )
+    return [Anomaly("early barrier", Stage.BARRIER, witness) for witness in late]
 
 
 def check_results(

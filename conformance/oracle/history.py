@@ -58,11 +58,6 @@ class History:
     """When the barrier returned, if it did."""
 
 
-def operand_leaves(operand: Any) -> tuple[npt.NDArray[Any], ...]:
-    """The arrays of an operand, which is one value or a tree; dicts are in key order."""
-    return tuple(np.asarray(leaf) for leaf in flatten(operand))
-
-
 @dataclass(eq=False)
 class Recorder:
     """Collects the events of the running program; host functions report to it."""
@@ -91,7 +86,7 @@ class Recorder:
         """Record one callback; the body of the `with` block is the work of the host function."""
         events = self._events
         sequence, begin = next(self._sequence), time.monotonic_ns()
-        leaves = operand_leaves(operand)
+        leaves = tuple(map(np.asarray, flatten(operand)))
         copies = tuple(np.array(leaf, copy=True) for leaf in leaves)
         try:
             yield
@@ -99,14 +94,6 @@ class Recorder:
             index = None if device is None else self.device_indices.get(device.id, -1)
             events.append(
                 Event(
-                    sequence,
-                    site,
-                    copies,
-                    leaves,
-                    transforms,
-                    index,
-                    threading.get_ident(),
-                    begin,
-                    time.monotonic_ns(),
+                    sequence, site, copies, leaves, transforms, index, threading.get_ident(), begin, time.monotonic_ns()
                 )
             )

@@ -24,8 +24,6 @@ RENDEZVOUS = "_xla_host_transfer_rendezvous"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the module of a cell must have."""
-
     target: PlatformTarget
     device_count: int
     needed: frozenset[str]
@@ -42,7 +40,6 @@ class Wanted:
 
 
 def judge_lowered(module: Module, wanted: Wanted) -> list[Anomaly]:
-    """All anomalies of a module, the clearest first."""
     checks = (_devices, _targets, _sites, _effects, _calls, _transfers, _shardings, _aliases, _order)
     return [Anomaly(kind, Stage.LOWER, words) for check in checks for kind, words in check(module, wanted)]
 
@@ -82,7 +79,7 @@ def _targets(module: Module, wanted: Wanted) -> Iterator[tuple[str, str]]:
         if one.is_transfer:
             yield "target", f"{one.shown}: {target.name} calls back by custom calls, and this is a transfer"
         elif (named := target.target_of(one.callee)) is None:
-            if not _known_to_compilers(one.callee):
+            if one.callee not in _ANNOTATIONS:
                 yield "target", f"{one.shown}: {target.name} has no such target, it has {', '.join(target.targets)}"
         elif wanted.in_place and named not in target.in_place:
             yield "target", f"{one.shown}: a callback with the device's memory needs {' or '.join(target.in_place)}"
@@ -90,9 +87,8 @@ def _targets(module: Module, wanted: Wanted) -> Iterator[tuple[str, str]]:
             yield "target", f"{one.shown}: this callback has arrays, and needs {target.calls}"
 
 
-def _known_to_compilers(target: str) -> bool:
-    """Whether it is an annotation that every compiler removes."""
-    return target in ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "LayoutConstraint")
+_ANNOTATIONS = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "LayoutConstraint")
+"""Targets that every compiler removes."""
 
 
 def _sites(module: Module, wanted: Wanted) -> Iterator[tuple[str, str]]:
@@ -200,14 +196,10 @@ def _awaited(module: Module, transfers: list[Operation]) -> Iterator[tuple[str, 
     """The runtime must await each transfer, with the same type."""
     awaited: dict[int, tuple[str, str]] = {}
     for callback in module.callbacks or ():
-        awaited |= {
-            channel: ("stablehlo.send", type_)
-            for channel, type_ in zip(callback.sends, callback.operands, strict=False)
-        }
-        awaited |= {
-            channel: ("stablehlo.recv", type_)
-            for channel, type_ in zip(callback.receives, callback.results, strict=False)
-        }
+        sent = zip(callback.sends, callback.operands, strict=False)
+        received = zip(callback.receives, callback.results, strict=False)
+        awaited |= {channel: ("stablehlo.send", type_) for channel, type_ in sent}
+        awaited |= {channel: ("stablehlo.recv", type_) for channel, type_ in received}
     for one in transfers:
         if one.channel is None:
             continue

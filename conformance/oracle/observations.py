@@ -149,16 +149,7 @@ def _event(data: dict[str, Any], process: int) -> Event:
         # What only a broken callback receives; its text differs from all that is expected.
         transforms = data["transforms"]
     return Event(
-        0,
-        data["site"],
-        leaves,
-        kept,
-        transforms,
-        data["device"],
-        data["thread"],
-        data["begin"],
-        data["end"],
-        process,
+        0, data["site"], leaves, kept, transforms, data["device"], data["thread"], data["begin"], data["end"], process
     )
 
 

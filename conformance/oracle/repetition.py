@@ -67,8 +67,6 @@ class Way:
 
 @dataclass(frozen=True)
 class Repetition:
-    """What the runs of a cell have shown."""
-
     ways: tuple[Way, ...]
     """The most frequent way first."""
 

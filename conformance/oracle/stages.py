@@ -14,11 +14,7 @@ from ..spec.package import PACKAGE
 from .verdicts import Stage
 
 _MARKS = (
-    (
-        Stage.COMPILE,
-        "compiler.py",
-        ("backend_compile", "backend_compile_and_load", "compile_or_get_cached"),
-    ),
+    (Stage.COMPILE, "compiler.py", ("backend_compile", "backend_compile_and_load", "compile_or_get_cached")),
     (Stage.LOWER, "mlir.py", ("lower_jaxpr_to_module", "jaxpr_subcomp", "lower_jaxpr_to_fun")),
     (Stage.DISPATCH, "pxla.py", ("__call__",)),
     (Stage.RESULT, "array.py", ("_value", "__array__", "block_until_ready")),

@@ -59,7 +59,8 @@ class _Walk:
             yield f"{one.shown} returns no token"
         for inner in self._blocks_of(one):
             first = frozenset(value.number for value in inner.arguments if value.is_token)
-            yield from self.block(inner, first, nested=not _is_condition(one, inner))
+            is_condition = one.name == "stablehlo.while" and inner is one.blocks[0]
+            yield from self.block(inner, first, nested=not is_condition)
 
     def _blocks_of(self, one: Operation) -> tuple[Block, ...]:
         if one.name == "func.call" and one.callee in self.module.functions:
@@ -86,10 +87,6 @@ class _Walk:
             if value.is_token:
                 found |= self._sources.get(value.number, {value.number})
         return frozenset(found)
-
-
-def _is_condition(one: Operation, block: Block) -> bool:
-    return one.name == "stablehlo.while" and block is one.blocks[0]
 
 
 def broken_chains(module: Module, ordered: Callable[[Operation], bool]) -> list[str]:

@@ -54,8 +54,6 @@ def in_words(label: str, stage: str | None, anomaly: str) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict on one run of one cell."""
-
     verdict: Verdict
     stage: Stage | None = None
     reason: str = ""

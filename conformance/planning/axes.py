@@ -51,7 +51,7 @@ def space_of(implementation: str, platform: str, device_counts: Sequence[int], f
         "shape": list(SHAPES),
         "structure": list(STRUCTURES),
     }
-    constraints = list(constraints_of(implementation))
+    constraints = [*CONSTRAINTS, *(_OF_JAX if implementation == "jax" else ())]
     if not full and OWN_WORKERS_DEVICES in values["devices"]:
         constraints.append(_if(_with_own_workers))
     return Space({axis: values[axis] for axis in AXES}, constraints)
@@ -72,14 +72,6 @@ def variant_reason(
 
 def program_of(outer: str, inner: str) -> Program:
     return Program((outer,) if inner == NONE else (outer, inner))
-
-
-def _program(callback: str, outer: str, inner: str) -> str | None:
-    return ineligible(callback_named(callback), program_of(outer, inner), 1)
-
-
-def _composition(outer: str, inner: str) -> str | None:
-    return meaningless(program_of(outer, inner).names)
 
 
 def _placement(placement: str, devices: str) -> str | None:
@@ -120,8 +112,8 @@ CONSTRAINTS = (
             configuration == JIT_DISABLED and bool({outer, inner} & {"pmap", "pjit", "shard_map"})
         ),
     ),
-    _if(_composition),
-    _if(_program),
+    _if(lambda outer, inner: meaningless(program_of(outer, inner).names)),
+    _if(lambda callback, outer, inner: ineligible(callback_named(callback), program_of(outer, inner), 1)),
     _never(
         "inside of a map over devices every device calls back by itself",
         lambda callback, outer, inner: _placed(callback) and bool({outer, inner} & {*MAPS}),
@@ -164,11 +156,6 @@ CONSTRAINTS = (
 )
 
 
-def _jax_callback(callback: str) -> str | None:
-    # The limit of a mixture does not depend on the program.
-    return limit_of_program(callback_named(callback), ()) if callback_named(callback).parts else None
-
-
 def _jax_devices(callback: str, outer: str, inner: str, placement: str, devices: str) -> str | None:
     names = program_of(outer, inner).names
     return limit_of_devices(callback_named(callback), names, PLACEMENTS[placement].count(int(devices)))
@@ -188,14 +175,11 @@ def _jax_signs(
 
 _OF_JAX = (
     _if(_jax_copies),
-    _if(_jax_callback),
+    # The limit of a mixture does not depend on the program.
+    _if(lambda callback: limit_of_program(callback_named(callback), ()) if callback_named(callback).parts else None),
     _if(lambda callback, outer, inner: limit_of_program(callback_named(callback), program_of(outer, inner).names)),
     _if(_jax_devices),
     _if(lambda callback, element: limit_of_element(callback_named(callback), element)),
     _if(_jax_signs),
 )
 """Constraints for JAX's own callbacks alone."""
-
-
-def constraints_of(implementation: str) -> tuple[Constraint, ...]:
-    return (*CONSTRAINTS, *_OF_JAX) if implementation == "jax" else CONSTRAINTS

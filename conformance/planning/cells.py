@@ -164,7 +164,6 @@ class TableCell:
 
     @property
     def programs(self) -> tuple[ProgramCell, ...]:
-        """The programs that show the entry."""
         (callback,) = (c for c in callbacks_asked_of(self.implementation) if c.name == self.entry.callback)
         return tuple(
             ProgramCell(self.implementation, callback, Program(tuple(name.split("."))), self.topology)
@@ -197,16 +196,11 @@ def parse_cell(cell_id: str, any_release: bool = False) -> Cell:
 
     With `any_release`, the installed release may lack what the cell needs.
     """
-    cell = _parse_known_cell(cell_id)
-    if not any_release and (reason := cell.lacking):
-        raise NotInReleaseError(cell_id, reason)
-    return cell
-
-
-def _parse_known_cell(cell_id: str) -> Cell:
     cell = _parse_any_topology(cell_id)
     if reason := _why_not_there(cell):
         raise UnknownCellError(f"{cell_id} means nothing: {reason}")
+    if not any_release and (reason := cell.lacking):
+        raise NotInReleaseError(cell_id, reason)
     return cell
 
 
@@ -337,11 +331,6 @@ class Plan:
             tuple(cell for cell in self.ineligible if wanted(cell.id)),
             tuple(cell for cell in self.lacking if wanted(cell.id)),
         )
-
-
-def make_plan(implementations: Sequence[str], topologies: Sequence[Topology], sampled: bool = True) -> Plan:
-    """The cells of `make_whole_plan` that the installed release has."""
-    return make_whole_plan(implementations, topologies, sampled).on_this_release()
 
 
 def make_whole_plan(implementations: Sequence[str], topologies: Sequence[Topology], sampled: bool = True) -> Plan:

@@ -73,7 +73,6 @@ class Coverage:
 def coverage_of(
     plan: Plan, implementation: str, platform: str, device_counts: Sequence[int], choice: Choice
 ) -> Coverage:
-    """The coverage of the cells of one implementation."""
     cells = [c for c in plan.cells if isinstance(c, ProgramCell) and c.implementation == implementation]
     covering = covering_of(implementation, platform, tuple(device_counts), choice)
     space = covering.space

@@ -176,11 +176,7 @@ def _complete(
 
 
 def _by_gain(
-    space: Space,
-    row: Sequence[str | None],
-    axis: int,
-    partners: Mapping[Place, set[Place]],
-    randomness: random.Random,
+    space: Space, row: Sequence[str | None], axis: int, partners: Mapping[Place, set[Place]], randomness: random.Random
 ) -> list[str]:
     """The values of an axis, sorted by the number of new pairs with the row's values, largest first."""
     others = {(other, value) for other, value in enumerate(row) if value is not None and other != axis}

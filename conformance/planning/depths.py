@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
@@ -34,7 +33,7 @@ def at_depth(plan: Plan, depth: Depth) -> Plan:
     smallest = {_on_one(cell) for cell in plan.cells if cell.topology.device_count == 1}
     larger = {_on_one(cell) for cell in plan.cells if cell.topology.device_count > 1}
     cells: dict[str, Cell] = {}
-    left_out = [Ineligible(_id_at(one.id, depth), one.reason) for one in plan.ineligible]
+    left_out = [Ineligible(f"{one.id}@{depth.value}", one.reason) for one in plan.ineligible]
     for cell in plan.cells:
         moved = moved_to(cell, depth)
         reason = why_not_at_depth(moved) or _same_as_on_one(cell, smallest) or _less_than_on_several(cell, larger)
@@ -51,7 +50,6 @@ def all_at_depth(plan: Plan, depth: Depth) -> Plan:
 
 
 def moved_to(cell: Cell, depth: Depth) -> Cell:
-    """The same cell at another depth."""
     return replace(cell, topology=replace(cell.topology, depth=depth))
 
 
@@ -99,10 +97,6 @@ def _on_one(cell: Cell) -> tuple[object, ...]:
     return cell.implementation, cell.callback.name, cell.program.name, cell.data.name, cell.configuration
 
 
-def _id_at(cell_id: str, depth: Depth) -> str:
-    return f"{cell_id}@{depth.value}"
-
-
 def multi_host_cells(plan: Plan, platform: str) -> tuple[Cell, ...]:
     """Each callback in each program over devices, on a topology of several hosts, which one compiler compiles for."""
     if platform not in MULTI_HOST:
@@ -112,8 +106,8 @@ def multi_host_cells(plan: Plan, platform: str) -> tuple[Cell, ...]:
     return tuple(
         replace(cell, topology=topology)
         for cell in plan.cells
-        if isinstance(cell, ProgramCell) and _is_plain(cell) and cell.topology.device_count > 1
-        if "pmap" not in cell.program.names
+        if isinstance(cell, ProgramCell) and len(cell.program.names) == 1 and "+" not in cell.id
+        if cell.topology.device_count > 1 and spans_devices(cell.program) and "pmap" not in cell.program.names
         if cell.implementation != "jax" or not _limited(cell, devices)
     )
 
@@ -122,8 +116,3 @@ def _limited(cell: ProgramCell, devices: int) -> bool:
     """Whether JAX's own callback is known to fail there."""
     names = cell.program.names
     return bool(limit_of_devices(cell.callback, names, devices) or limit_of_program(cell.callback, names))
-
-
-def _is_plain(cell: ProgramCell) -> bool:
-    alone: Sequence[str] = cell.program.names
-    return len(alone) == 1 and spans_devices(cell.program) and cell.data.plain and cell.id.count("+") == 0

@@ -50,8 +50,8 @@ def _in_order(names: Sequence[str], *wanted: str) -> bool:
     return all(name in rest for name in wanted)
 
 
-def _first(names: Sequence[str], wanted: Callable[[str], bool], start: int = 0) -> int | None:
-    return next((i for i, name in enumerate(names) if i >= start and wanted(name)), None)
+def _first(names: Sequence[str], wanted: Callable[[str], bool]) -> int | None:
+    return next((i for i, name in enumerate(names) if wanted(name)), None)
 
 
 def _inside(names: Sequence[str], outer: str) -> Sequence[str]:
@@ -91,18 +91,12 @@ _RULES: tuple[tuple[str, Callable[[Sequence[str]], bool]], ...] = (
         "JAX refuses forward-mode derivatives of custom_vjp functions",
         lambda names: "custom_vjp" in _inside(names, "jvp"),
     ),
-    (
-        "JAX refuses maps over devices inside of maps over the same devices",
-        lambda names: _inside_maps(names, *MAPS),
-    ),
+    ("JAX refuses maps over devices inside of maps over the same devices", lambda names: _inside_maps(names, *MAPS)),
     (
         "a computation over a mesh cannot be split over the devices it already spans",
         lambda names: _inside_maps(names, "pjit"),
     ),
-    (
-        "nothing promises how often higher derivatives recompute a checkpointed function",
-        _second_order_checkpoint,
-    ),
+    ("nothing promises how often higher derivatives recompute a checkpointed function", _second_order_checkpoint),
     ("stop_gradient only matters once, inside of a derivative", _detached_from_nothing),
 )
 

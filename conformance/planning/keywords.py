@@ -17,10 +17,6 @@ Matcher: TypeAlias = Callable[[str], bool]
 _TOKEN = re.compile(r"\s*([()]|[\w:+\-.\[\]\\/*?,!]+)")
 
 
-class KeywordError(CommandError, ValueError):
-    """An invalid expression."""
-
-
 def matcher(expression: str) -> Matcher:
     """A function that tests whether an id matches an expression, ignoring case."""
     parser = _Parser(expression)
@@ -73,7 +69,8 @@ class _Parser:
             return inner
         if not self._tokens or self._tokens[0] in ("and", "or", ")"):
             raise self._error(f"a word is expected before {self._tokens[0]!r}" if self._tokens else "a word is missing")
-        return _word(self._tokens.pop(0).lower())
+        word = self._tokens.pop(0).lower()
+        return lambda cell_id: word in cell_id.lower() or fnmatch.fnmatchcase(cell_id.lower(), word)
 
     def _next(self, token: str) -> bool:
         if self._tokens[:1] != [token]:
@@ -81,9 +78,5 @@ class _Parser:
         self._tokens.pop(0)
         return True
 
-    def _error(self, what: str) -> KeywordError:
-        return KeywordError(f"-k {self._expression!r}: {what}; it is like 'id_tap and not (vmap or pmap)'")
-
-
-def _word(word: str) -> Matcher:
-    return lambda cell_id: word in cell_id.lower() or fnmatch.fnmatchcase(cell_id.lower(), word)
+    def _error(self, what: str) -> CommandError:
+        return CommandError(f"-k {self._expression!r}: {what}; it is like 'id_tap and not (vmap or pmap)'")

@@ -15,10 +15,6 @@ from ..spec.package import COMMAND
 from .cells import Cell, Plan, UnknownCellError, parse_cell
 
 
-class PlanFileError(CommandError, ValueError):
-    """A file that is no plan."""
-
-
 def plan_text(plan: Plan, options: str) -> str:
     """The file of a plan that these options have selected."""
     # Options may hold ends of lines, which would end the comment.
@@ -49,14 +45,14 @@ def read_plan(path: Path) -> tuple[Cell, ...]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise PlanFileError(f"{path} is no plan: {error}") from error
+        raise CommandError(f"{path} is no plan: {error}") from error
     cells: dict[str, Cell] = {}
     for number, line in enumerate(lines, 1):
         if cell_id := line.partition("#")[0].strip():
             try:
                 cells.setdefault(cell_id, parse_cell(cell_id, any_release=True))
             except UnknownCellError as error:
-                raise PlanFileError(f"{path}, line {number}: {error}") from error
+                raise CommandError(f"{path}, line {number}: {error}") from error
     if not cells:
-        raise PlanFileError(f"{path} names no cell: `{COMMAND} list --plan` prints a plan")
+        raise CommandError(f"{path} names no cell: `{COMMAND} list --plan` prints a plan")
     return tuple(cells.values())

@@ -79,17 +79,12 @@ def _ends(platform: str, device_counts: Sequence[int]) -> list[Topology]:
     return [Topology(platform, count) for count in sorted({min(device_counts), max(device_counts)})]
 
 
-def _shown(implementation: str, platform: str, device_counts: Sequence[int]) -> Iterator[Cell]:
-    """The cells that show what covering rows avoid."""
+def _undrawn(implementation: str, platform: str, device_counts: Sequence[int]) -> Iterator[Cell]:
+    """The cells that are neither planned programs nor drawn; the first ones show what covering rows avoid."""
     available = [Topology(platform, count) for count in device_counts]
     for cell in (parse_cell(cell_id, any_release=True) for cell_id in SHOWN_BY):
         if cell.implementation == implementation and cell.topology in available:
             yield cell
-
-
-def _undrawn(implementation: str, platform: str, device_counts: Sequence[int]) -> Iterator[Cell]:
-    """The cells that are neither planned programs nor drawn."""
-    yield from _shown(implementation, platform, device_counts)
     yield from _of_each(implementation, platform, device_counts)
 
 
@@ -118,7 +113,6 @@ def covering_of(implementation: str, platform: str, device_counts: tuple[int, ..
 
 
 def pairs_in(cell: Cell) -> list[Pair]:
-    """The pairs of values that the cell covers."""
     row = row_of(cell)
     if row is None:
         return []
@@ -226,11 +220,7 @@ def every_data(implementation: str, platform: str, devices: int) -> Iterator[Pro
                     break
 
 
-CASES = (
-    "id_tap/case.tap_raises.jit",
-    "call/case.raises.jit",
-    "io_callback/case.raises.jit",
-)
+CASES = ("id_tap/case.tap_raises.jit", "call/case.raises.jit", "io_callback/case.raises.jit")
 """The most basic cases, in processes of their own, a few seconds each."""
 
 
@@ -251,8 +241,9 @@ def smoke(plan: Plan) -> Plan:
         if news:
             seen |= news
             chosen[cell.id] = cell
-    cases = [cell for cell in plan.cells if isinstance(cell, CaseCell) and _name(cell) in CASES]
-    return Plan((*chosen.values(), *cases), ())
+    cases = [cell for cell in plan.cells if isinstance(cell, CaseCell)]
+    basic = [cell for cell in cases if f"{cell.callback_name}/{cell.case.name}" in CASES]
+    return Plan((*chosen.values(), *basic), ())
 
 
 def _shows(cell: ProgramCell) -> set[tuple[str, ...]]:
@@ -263,7 +254,3 @@ def _shows(cell: ProgramCell) -> set[tuple[str, ...]]:
     of_transforms = {(cell.implementation, "transform", name) for name in cell.program.names}
     of_others = {(cell.implementation, str(axis), value) for axis, value in enumerate(row) if axis not in (1, 2)}
     return of_transforms | of_others
-
-
-def _name(cell: CaseCell) -> str:
-    return f"{cell.case.callback}/{cell.case.name}"

@@ -28,11 +28,7 @@ def table_of(
     columns = tried(outcomes)
     seen = {place: Seen.of(outcome.words, outcome.reason) for place, outcome in outcomes.items()}
     rows = tuple(
-        Row(
-            cell,
-            tuple(seen.get((release, cell)) for release in columns),
-            by_chance=_by_chance(cell, outcomes, known),
-        )
+        Row(cell, tuple(seen.get((release, cell)) for release in columns), by_chance=_by_chance(cell, outcomes, known))
         for cell in cells
     )
     return Table(tuple(Column(release.label) for release in columns), rows, True, tuple(problems), unfinished)

@@ -20,8 +20,6 @@ AXIS = "devices"
 
 
 class HostFunction:
-    """The function of one callback of one program."""
-
     def __init__(self, record: Record, spec: ProgramSpec, place: int) -> None:
         self._record, self._spec, self._site = record, spec, f"place {place}"
 

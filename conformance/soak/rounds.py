@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 import traceback
@@ -53,10 +54,8 @@ class Soak:
         self._doers = [Doer(f"thread {number}", *common) for number in range(self.threads)]
 
     def run(self) -> None:
-        others = [
-            threading.Thread(target=self._thread, args=(number,), name=f"thread {number}", daemon=True)
-            for number in range(1, self.threads)
-        ]
+        new = functools.partial(threading.Thread, target=self._thread, daemon=True)
+        others = [new(args=(number,), name=f"thread {number}") for number in range(1, self.threads)]
         with contextlib.redirect_stdout(Printed(self.record)):
             for thread in others:
                 thread.start()

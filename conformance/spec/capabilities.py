@@ -27,8 +27,6 @@ ERROR_CASES = (
 
 @dataclass(frozen=True)
 class Shown:
-    """What a cell shows, by its id."""
-
     implementation: str
     callback: Callback | None
     """None for a callback that this version of the suite, without the packages of its run, does not know."""

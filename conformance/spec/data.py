@@ -136,10 +136,6 @@ class Structure:
         return self.leaves > 1
 
 
-def _only(leaves: Sequence[Any]) -> Tree:
-    return leaves[0]
-
-
 def _nested(leaves: Sequence[Any]) -> Tree:
     first, second, third = leaves
     return {"a": {"inner": (first, [second])}, "b": None, "c": third, "d": ()}
@@ -148,7 +144,7 @@ def _nested(leaves: Sequence[Any]) -> Tree:
 STRUCTURES: dict[str, Structure] = {
     structure.name: structure
     for structure in (
-        Structure("one", 1, _only),
+        Structure("one", 1, lambda leaves: leaves[0]),
         Structure("pair", 2, tuple),
         Structure("list", 3, list),
         Structure("dict", 2, lambda leaves: {"value": leaves[0], "zebra": leaves[1]}),

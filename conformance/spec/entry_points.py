@@ -48,7 +48,6 @@ def origin(point: importlib.metadata.EntryPoint) -> str:
 
 
 def load(point: importlib.metadata.EntryPoint) -> Any:
-    """The object that an entry point names."""
     return attempted(point.load, origin(point))
 
 

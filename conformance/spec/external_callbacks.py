@@ -130,6 +130,5 @@ def callback_named(name: str) -> Callback:
 
 
 def add_callback(callback: Callback) -> None:
-    """Add a vendor's callback."""
     ALL_CALLBACKS.append(callback)
     _NAMED[callback.name] = callback

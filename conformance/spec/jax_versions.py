@@ -11,18 +11,11 @@ from jax.interpreters import mlir
 
 from .versions import HOSTCB_NEEDS, version_matches
 
+shard_map: Any = getattr(jax, "shard_map", None) or importlib.import_module("jax.experimental.shard_map").shard_map
 
-def _shard_map() -> Any:
-    if hasattr(jax, "shard_map"):
-        return jax.shard_map
-    return importlib.import_module("jax.experimental.shard_map").shard_map
-
-
-def _runtime_error() -> type[Exception]:
-    if hasattr(jax.errors, "JaxRuntimeError"):
-        return jax.errors.JaxRuntimeError
-    error: type[Exception] = importlib.import_module("jaxlib.xla_extension").XlaRuntimeError
-    return error
+JaxRuntimeError: type[Exception] = (
+    getattr(jax.errors, "JaxRuntimeError", None) or importlib.import_module("jaxlib.xla_extension").XlaRuntimeError
+)
 
 
 def why_missing(function: str) -> str | None:
@@ -44,7 +37,3 @@ def why_no_runtime_targets() -> str | None:
     if "cacheable" not in inspect.signature(mlir.register_lowering).parameters:
         return f"JAX {jax.__version__} has no register_lowering(cacheable=...), by which the suite lowers to it"
     return None
-
-
-shard_map = _shard_map()
-JaxRuntimeError = _runtime_error()

@@ -39,8 +39,7 @@ def read_table(path: Path) -> Mapping[str, Any]:
         raise VendorError(f"{path}: unknown key {unknown[0]!r}: the one table of the file is [platform] ({PAGE})")
     if not isinstance(found.get("platform"), dict):
         raise VendorError(f"{path} has no table [platform] ({PAGE})")
-    table: Mapping[str, Any] = found["platform"]
-    return table
+    return found["platform"]
 
 
 def fields_of(table: Mapping[str, Any], where: str, folder: Path | None) -> dict[str, Any]:

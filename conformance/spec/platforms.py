@@ -117,7 +117,6 @@ def _in_files(files: str) -> tuple[Platform, ...]:
 
 
 def platform_in(path: Path) -> Platform:
-    """The platform that a TOML file describes."""
     return _made(read_table(path), str(path), path.absolute().parent)
 
 
@@ -139,7 +138,10 @@ def _loaded(point: Any) -> Platform:
         found = points.attempted(found, origin)
     if isinstance(found, str | os.PathLike):
         path = Path(found)
-        found = platform_in(path) if path.is_absolute() else _no_absolute(origin, path)
+        if not path.is_absolute():
+            wanted = "expected an absolute one, such as Path(__file__).with_name"
+            raise VendorError(f"{origin} is the path {str(path)!r}: {wanted}")
+        found = platform_in(path)
     elif isinstance(found, Mapping):
         found = _made(found, origin, None)
     if not isinstance(found, Platform):
@@ -150,10 +152,6 @@ def _loaded(point: Any) -> Platform:
     if found.name != point.name:
         raise VendorError(f"{origin} describes the platform {found.name!r}: the two names must be the same")
     return replace(found, source=origin)
-
-
-def _no_absolute(origin: str, path: Path) -> Platform:
-    raise VendorError(f"{origin} is the path {str(path)!r}: expected an absolute one, such as Path(__file__).with_name")
 
 
 def _made(table: Mapping[str, Any], where: str, folder: Path | None) -> Platform:

@@ -26,14 +26,8 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
     "X3": ("io_callback",),
     "X4": ("debug.callback", "debug.print"),
     "X5": ("pure_callback", "io_callback"),
-    "B1": OF_BUFFERS,
-    "B2": OF_BUFFERS,
-    "B3": OF_BUFFERS,
-    "B4": OF_BUFFERS,
-    "B5": OF_BUFFERS,
-    "B6": OF_BUFFERS,
-    "D1": ("dlpack_callback",),
-    "D2": ("dlpack_callback",),
+    **dict.fromkeys(("B1", "B2", "B3", "B4", "B5", "B6"), OF_BUFFERS),
+    **dict.fromkeys(("D1", "D2"), ("dlpack_callback",)),
 }
 """The functions that a promise names. To all others it does not apply. A promise that is not here is about all."""
 

@@ -81,7 +81,6 @@ def this_suite() -> Suite:
 
 
 def installed(package: str) -> str | None:
-    """The installed version of a package, or None."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
     return None

@@ -5,27 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..spec.callbacks import Callback, DeviceChoice, Runs
+from ..spec.callbacks import CONSTANT_OPERAND, Callback, DeviceChoice, Runs
 from ..spec.data import DataKind
-from .operands import IN_ORDER, Shown, checked_source, data_source, host_source, spreads, with_constant
+from .operands import IN_ORDER, Shown, checked_source, data_source, host_source, spreads
 
 MODULES = {
     ("jax", "pure_callback"): ("jax.pure_callback", ""),
     ("jax", "io_callback"): ("io_callback", "from jax.experimental import io_callback"),
     ("jax", "debug.callback"): ("jax.debug.callback", ""),
     ("jax", "debug.print"): ("jax.debug.print", ""),
-    ("jax", "buffer_callback"): (
-        "buffer_callback",
-        "from jax.experimental.buffer_callback import buffer_callback",
-    ),
+    ("jax", "buffer_callback"): ("buffer_callback", "from jax.experimental.buffer_callback import buffer_callback"),
 }
 """How a program names JAX's callbacks, and what it imports for them."""
-
-
-def told_of(callback: Callback) -> tuple[str, ...]:
-    """What the host function receives beside its operand."""
-    transforms = ("transforms",) if callback.receives_transforms else ()
-    return (*transforms, "device") if callback.receives_device else transforms
 
 
 @dataclass(frozen=True)
@@ -55,7 +46,8 @@ class CallbackSource:
         functions = [self.shown.source]
         if not self.data.plain:
             functions.append(data_source(self.data))
-            functions += [checked_source(self.data)] if any(_returns(part) for part in parts) else []
+            returns = any(part.returns_new_value or part.function == "id_tap" for part in parts)
+            functions += [checked_source(self.data)] if returns else []
         functions += [text for part in parts for text in self._of(part, _suffix(self.callback, part))]
         if self.callback.parts:
             by_site = [f'"{site}": callback{_suffix(self.callback, self.callback.at(site))}' for site in self.sites]
@@ -83,8 +75,12 @@ class CallbackSource:
         return [hosts, *self._buffers(callback, call, host)]
 
     def _further_parameters(self, callback: Callback) -> tuple[str, ...]:
-        # The parts of a mixture record the same things, so that their calls can be compared.
-        return () if self.callback.parts else told_of(callback)
+        """What the host function receives beside its operand."""
+        if self.callback.parts:
+            # The parts of a mixture record the same things, so that their calls can be compared.
+            return ()
+        transforms = ("transforms",) if callback.receives_transforms else ()
+        return (*transforms, "device") if callback.receives_device else transforms
 
     def _name(self, callback: Callback) -> str:
         if self.implementation != "jax":
@@ -95,7 +91,7 @@ class CallbackSource:
         plain = "x" if self.data.plain else "operand(x)"
         if not callback.takes_tree:
             return plain
-        return f'{{"constant": {with_constant(callback, None)["constant"]}, "value": {plain}}}'
+        return f'{{"constant": np.float32({CONSTANT_OPERAND:g}), "value": {plain}}}'
 
     def _wanted(self) -> str:
         return "jax.ShapeDtypeStruct(x.shape, x.dtype)" if self.data.plain else "types(x)"
@@ -106,8 +102,7 @@ class CallbackSource:
             return f"    {result}\n    return x"
         if self.data.plain:
             return f"    return {result}"
-        number = "result" if not self.data.of_structure.has_carrier else "jax.tree.leaves(result)[0]"
-        number = number if self.data.of_structure.has_carrier else "x + 1"
+        number = "jax.tree.leaves(result)[0]" if self.data.of_structure.has_carrier else "x + 1"
         return f"    result = {result}\n    return checked({number}, result, right(x))"
 
     def _external(self, callback: Callback, name: str, host: str) -> str:
@@ -193,10 +188,6 @@ def np_view(buffer):
         "        np_view(buffer)[...] = result",
     ]
     return view + "\n\n" + "\n".join(lines)
-
-
-def _returns(callback: Callback) -> bool:
-    return callback.returns_new_value or callback.function == "id_tap"
 
 
 def _suffix(whole: Callback, part: Callback) -> str:

@@ -43,7 +43,8 @@ class Expected:
     def lists(self) -> tuple[list[list[Any]], list[Any]]:
         """The calls that must run, of each device; and those that may run again, or need not run."""
         calls = [(event, self.call(event)) for event in self.prediction.events]
-        again = _different([call for event, call in calls if event.need is not Need.ONCE])
+        repeated = [call for event, call in calls if event.need is not Need.ONCE]
+        again = [call for number, call in enumerate(repeated) if call not in repeated[:number]]
         optional = [
             call for call in again if all(event.need is Need.ANY_NUMBER for event, other in calls if other == call)
         ]
@@ -93,10 +94,6 @@ except ({", ".join(errors)},) as error:
 except Exception as error:
     raise SystemExit(f"wrong refusal: {what} must be refused with {" or ".join(errors)}: {{error!r}}")
 raise SystemExit("not refused: the program ran, and {what} must be refused")"""
-
-
-def _different(calls: Sequence[Any]) -> list[Any]:
-    return [call for number, call in enumerate(calls) if call not in calls[:number]]
 
 
 def _text(function: Callable[..., Any]) -> str:

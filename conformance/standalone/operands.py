@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..spec.callbacks import CONSTANT_OPERAND, RETURNED_OFFSET, Callback
+from ..spec.callbacks import RETURNED_OFFSET, Callback
 from ..spec.data import NEGATIVE_ZERO, SHAPES, DataKind, ElementType, printed
 
 CHECKSUM_FROM = 24
@@ -24,12 +24,6 @@ class Code(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-def with_constant(callback: Callback, tree: Any) -> Any:
-    """The operand of a callback, with the constant beside it that callbacks of trees get."""
-    constant = Code(f"np.float32({CONSTANT_OPERAND:g})")
-    return {"constant": constant, "value": tree} if callback.takes_tree else tree
 
 
 class Shown:
@@ -161,7 +155,8 @@ def host_source(
     operand = "operands" if spread else "x"
     tree = callback.takes_tree or data.of_structure.leaves > 1
     parameters = ", ".join(("site", f"*{operand}" if spread else operand, *further))
-    call = f"({', '.join(('site', shown.of(operand, tree), *map(_recorded, further)))})"
+    recorded = ["device.id" if parameter == "device" else f"*{parameter}" for parameter in further]
+    call = f"({', '.join(('site', shown.of(operand, tree), *recorded))})"
     returns = callback.returns_new_value and callback.function != "id_tap"
     value = f'{operand}["value"]' if callback.takes_tree else operand
     moved = ["    x, transforms = in_order(x, transforms)"] if batched else []
@@ -182,10 +177,6 @@ def in_order(x, transforms):
     transforms = [(name, front(entry["batch_dims"]) if name == "batch" else entry) for name, entry in transforms]
     return jax.tree.unflatten(tree, leaves), transforms"""
 """The source that does what `oracle.batch_axes` does."""
-
-
-def _recorded(parameter: str) -> str:
-    return "device.id" if parameter == "device" else f"*{parameter}"
 
 
 def _answer(value: str, data: DataKind) -> list[str]:

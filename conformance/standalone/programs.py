@@ -76,8 +76,6 @@ def _sites(cell: ProgramCell) -> list[str]:
 
 
 class _Program:
-    """The parts of a program's text."""
-
     def __init__(self, cell: ProgramCell) -> None:
         self.cell = cell
         self.placement = PLACEMENTS[cell.placement]

@@ -24,17 +24,15 @@ SETTINGS: Mapping[str, type] = {
 
 def fixed(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that a fork has in common with its server."""
-    return {name: value for name, value in environment.items() if not _changeable(name)}
+    changeable = LATE | SETTINGS.keys()
+    own = {name: value for name, value in environment.items() if name not in changeable}
+    return {name: value for name, value in own.items() if not name.startswith(LATE_PREFIXES)}
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, object]:
     """The settings of JAX that differ in a fork; the server has none of these variables."""
     given = {name: kind for name, kind in SETTINGS.items() if name in environment}
     return {name.lower(): _parsed(kind, environment[name]) for name, kind in given.items()}
-
-
-def _changeable(name: str) -> bool:
-    return name in LATE or name in SETTINGS or name.startswith(LATE_PREFIXES)
 
 
 def _parsed(kind: type, text: str) -> object:

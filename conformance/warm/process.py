@@ -109,17 +109,6 @@ class Fork:
         self.stdout = os.fdopen(streams["stdout"], "rb")
         self.stderr = os.fdopen(streams["stderr"], "rb") if "stderr" in streams else None
 
-    def _told(self) -> int:
-        try:
-            words = self._control.recv(LONGEST_ANSWER)
-        except (TimeoutError, BlockingIOError):
-            raise
-        except OSError:
-            words = b""
-        if not words:
-            raise _NoForkError
-        return int(words)
-
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0.0)
@@ -134,12 +123,13 @@ class Fork:
             if self.returncode is None:
                 self._control.settimeout(None if until is None else max(0.0, until - time.monotonic()))
                 try:
-                    self.returncode = self._told()
+                    words = self._control.recv(LONGEST_ANSWER)
                 except (TimeoutError, BlockingIOError):
                     raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0.0) from None
-                except _NoForkError:
-                    # The server ends its forks when it ends.
-                    self.returncode = -signal.SIGKILL
+                except OSError:
+                    words = b""
+                # The server ends its forks when it ends.
+                self.returncode = int(words) if words else -signal.SIGKILL
                 self._control.close()
                 _close_each(self._descriptors)
             return self.returncode

@@ -51,7 +51,6 @@ class _Judgement:
 def take_cell(
     cell: ProgramCell | TableCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
 ) -> Outcome:
-    """The outcome of a cell at the depth of its topology."""
     started = time.perf_counter()
     taken = _table if isinstance(cell, TableCell) else _taken
     judged = taken(cell, implementation, recorder, devices)  # type: ignore[arg-type]
@@ -136,7 +135,8 @@ def _wanted(cell: ProgramCell, target: PlatformTarget) -> tuple[Wanted, dict[str
         refusal = refused.refusals
     pure = callback.runs is Runs.IF_NEEDED
     # Older releases do not look into the body of a while loop for what nothing uses, and leave it to the compiler.
-    keeps = target.transfers and _has_while(cell.program) and not version_matches(jax.__version__, LOOKS_INTO_LOOPS)
+    loops = {"while_body", "while_cond"} & {*cell.program.names}
+    keeps = target.transfers and loops and not version_matches(jax.__version__, LOOKS_INTO_LOOPS)
     spread = spans_devices(cell.program)
     wanted = Wanted(
         target,
@@ -151,10 +151,6 @@ def _wanted(cell: ProgramCell, target: PlatformTarget) -> tuple[Wanted, dict[str
         device=cell.device_count - 1 if callback.device_choice is DeviceChoice.LAST else 0,
     )
     return wanted, refusal
-
-
-def _has_while(program: Program) -> bool:
-    return bool({"while_body", "while_cond"} & {*program.names})
 
 
 def _lowered(

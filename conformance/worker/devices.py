@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib.metadata
 import logging
 import re
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ..spec.depths import Depth
 from ..spec.platform_targets import TARGETS, CompileOnly, PlatformTarget, why_not_lowered
 from ..spec.platforms import UNKNOWN, known_names, platform_named
+from ..spec.suite import installed
 from ..spec.topology import Topology, WrongPlatformError, check_devices
 from .private_jax import compile_callbacks_for_gpus, without_amd_gpus
 
@@ -50,12 +50,10 @@ def _devices(topology: Topology, target: PlatformTarget, compiler: CompileOnly) 
             Topology(target.name, devices, processes=processes).name for processes, devices in compiler.names
         )
         raise WrongPlatformError(f"no topology {topology.name} of {compiler.package} is known, there are {there}")
-    try:
-        importlib.metadata.version(compiler.package)
-    except importlib.metadata.PackageNotFoundError:
+    if installed(compiler.package) is None:
         extra = {"cuda": "cuda13-local"}.get(target.name, target.extra)
         words = f"the compiler for {target.name} is not installed: pip install 'jax[{extra}]'"
-        raise WrongPlatformError(words) from None
+        raise WrongPlatformError(words)
     if target.name == "rocm":
         without_amd_gpus()
     try:
@@ -95,25 +93,19 @@ def check_controls(devices: list[jax.Device], target: PlatformTarget) -> None:
 
 def controls(devices: list[jax.Device], target: PlatformTarget) -> dict[str, Any]:
     """Programs that a compiler must refuse, by what is wrong in them."""
-    found = {"an unknown custom-call target": lambda: _compile(devices[:1], _unknown_target)}
+    found = {"an unknown custom-call target": lambda: _compile(devices[:1], side_effect=False)}
     if target.transfers and len(devices) > 1:
-        found["an operation with side effects and without a sharding"] = lambda: _compile(devices, _unplaced)
+        found["an operation with side effects and without a sharding"] = lambda: _compile(devices, side_effect=True)
     return found
 
 
-def _compile(devices: list[jax.Device], function: Any) -> None:
+def _compile(devices: list[jax.Device], side_effect: bool) -> None:
+    """Compile a call of an unknown target over the devices."""
     mesh = Mesh(np.array(devices), ("x",))
     operand = jax.ShapeDtypeStruct((len(devices),), np.float32, sharding=NamedSharding(mesh, PartitionSpec("x")))
-    jax.jit(function).trace(operand).lower().compile()
-
-
-def _unknown_target(x: Any) -> Any:
-    return jax.ffi.ffi_call(NO_SUCH_TARGET, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
-
-
-def _unplaced(x: Any) -> Any:
-    call = jax.ffi.ffi_call(NO_SUCH_TARGET, jax.ShapeDtypeStruct(x.shape, x.dtype), has_side_effect=True)
-    return call(x)
+    result = jax.ShapeDtypeStruct(operand.shape, operand.dtype)
+    call = jax.ffi.ffi_call(NO_SUCH_TARGET, result, has_side_effect=side_effect)
+    jax.jit(lambda x: call(x)).trace(operand).lower().compile()
 
 
 def lowering_devices(topology: Topology) -> list[jax.Device]:
@@ -156,18 +148,11 @@ def _why_none(topology: Topology, error: Exception, logged: list[str]) -> str:
             alike = difflib.get_close_matches(topology.platform, known_names(), 1)
             said += f"; did you mean {alike[0]}?" if alike else ""
         return " ".join("; JAX logged: ".join([said, *logged]).split())
-    installed = [f"{name} {version}" for name in target.plugins if (version := _version(name))]
-    if not installed:
+    plugins = [f"{name} {version}" for name in target.plugins if (version := installed(name))]
+    if not plugins:
         return f"its plugin is not installed, none of {', '.join(target.plugins)}: pip install 'jax[{target.extra}]'"
-    there = f"{' and '.join(installed)} {'is' if len(installed) == 1 else 'are'} installed"
+    there = f"{' and '.join(plugins)} {'is' if len(plugins) == 1 else 'are'} installed"
     return f"{there}, and no {topology.platform.upper()} device was found{f' ({said})' if said else ''}"
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def devices_of(topology: Topology) -> list[jax.Device]:

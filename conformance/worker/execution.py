@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -24,16 +24,11 @@ from ..planning.cells import ProgramCell, TableCell
 from ..spec.callbacks import Refusal, Runs
 from ..spec.configurations import CONTEXTS, PLACEMENTS
 from ..spec.support_table import GUARANTEED, RETURNS, TableEntry
-
-LATEST_SECONDS = 0.5
-"""A missing callback that still runs in this time after the barrier counts as late."""
+from .processes import LATEST_SECONDS
 
 
 def run_cell(
-    cell: ProgramCell,
-    implementation: Implementation,
-    recorder: Recorder,
-    devices: Sequence[jax.Device],
+    cell: ProgramCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
 ) -> Outcome:
     started = time.perf_counter()
     verdict, anomalies, history = _run(cell, implementation, recorder, devices)
@@ -44,10 +39,7 @@ def run_cell(
 
 
 def run_table_cell(
-    cell: TableCell,
-    implementation: Implementation,
-    recorder: Recorder,
-    devices: Sequence[jax.Device],
+    cell: TableCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
 ) -> Outcome:
     """Run the programs of an entry until one of them contradicts it."""
     started = time.perf_counter()
@@ -97,10 +89,7 @@ def outcome_of(verdict: Verdict, anomalies: Sequence[Anomaly], history: History,
 
 
 def _run(
-    cell: ProgramCell,
-    implementation: Implementation,
-    recorder: Recorder,
-    devices: Sequence[jax.Device],
+    cell: ProgramCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
 ) -> tuple[Verdict, list[Anomaly], History]:
     seen, prediction = observed(cell, implementation, recorder, devices)
     history = seen.history
@@ -124,10 +113,7 @@ def _run(
 
 
 def observed(
-    cell: ProgramCell,
-    implementation: Implementation,
-    recorder: Recorder,
-    devices: Sequence[jax.Device],
+    cell: ProgramCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
 ) -> tuple[Observation, Prediction | None]:
     """Run a cell's program in this process, which may be one of several; None for a program that must be refused."""
     process = jax.process_index()
@@ -150,7 +136,9 @@ def observed(
             results = [function(jax.numpy.float32(number)) for number in INPUTS]
             values = [_parts(result) for result in results]
     except Exception as error:
-        _barrier_after_failure(implementation)
+        # The failure is judged here; the barrier only keeps it out of the next cell.
+        with suppress(Exception):
+            implementation.barrier()
         if refusal is None:
             return ended(*judge_error(error, stage_of(error)))
         if anomalies := check_refusal(refusal, error):
@@ -222,11 +210,3 @@ def check_refusal(refused: Mapping[str, Refusal], error: Exception) -> list[Anom
         witness = f"refusing {what} must name {' or '.join(words)}: {summary(error)}"
         return [Anomaly("refusal without a way out", Stage.TRACE, witness)]
     return []
-
-
-def _barrier_after_failure(implementation: Implementation) -> None:
-    # The failure itself is already judged; this only keeps it out of the next cell.
-    try:
-        implementation.barrier()
-    except Exception as error:
-        del error

@@ -23,6 +23,7 @@ from ..spec.topology import Topology, WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION
 from .processes import (
     EXIT_DEADLINE,
+    LATEST_SECONDS,
     STACK_DUMP_SECONDS,
     START_DEADLINE,
     TRIAL,
@@ -38,8 +39,6 @@ GRACE = 2.0
 ONE_SIDED = 20.0
 """After the program has failed in one process, the others have so many seconds to end theirs."""
 
-LATEST_SECONDS = 0.5
-"""A missing callback that still runs in this time after the barriers counts as late."""
 
 LONGEST_WORDS = 4000
 
@@ -152,12 +151,8 @@ class ProcessGroup:
             self._put_down()
             if missing:
                 return self._broken(crashed, hanging, answers, seconds)
-        if not any("outcome" in answer for answer in answers.values()):
-            return None
-        outcomes = {
-            rank: Outcome.from_json(answer["outcome"]) for rank, answer in answers.items() if "outcome" in answer
-        }
-        return _worst(outcomes)
+        judged = {rank: answer["outcome"] for rank, answer in answers.items() if "outcome" in answer}
+        return _worst({rank: Outcome.from_json(outcome) for rank, outcome in judged.items()}) if judged else None
 
     def _judged(self, cell_id: str, answers: Mapping[int, dict[str, Any]], until: FairDeadline) -> Outcome:
         verdict = self._judge(cell_id, answers, until)
@@ -282,22 +277,16 @@ class ProcessGroup:
         ]
         # Whatever a process waits for, it writes its stacks at the signal, unless it is stopped.
         stopped = [rank for rank in hanging if crashed and not stacks_in(self._transports[rank].written())]
+        who = " and ".join(map(self._who, stopped or hanging))
+        words = ", ".join(f"{self._who(rank)} ended with {cause(self._ended[rank])}" for rank in crashed)
         if stopped:
-            who = " and ".join(map(self._who, stopped))
-            ends = ", ".join(f"{self._who(rank)} ended with {cause(self._ended[rank])}" for rank in crashed)
-            words = f"{who} is stopped: it gave no answer and no stacks; {ends}"
-            return Outcome(Verdict.HANG, stage, "; ".join([words, *failed, self._words_of_all()]), seconds)
-        if crashed:
-            causes = {rank: cause(self._ended[rank]) for rank in crashed}
-            first = crashed[0]
-            ended = ", ".join(f"{self._who(rank)} ended with {causes[rank]}" for rank in crashed)
-            reason = "; ".join([ended, *failed, self._words_of_all()])
-            shown = stage or stage_of_stacks(self._transports[first].written())
-            return Outcome(Verdict.CRASH, shown, reason, seconds, signal=causes[first])
-        who = " and ".join(map(self._who, hanging))
-        reason = "; ".join([f"no answer of {who} for {seconds:.0f} s", *failed, self._words_of_all()])
-        shown = stage or stage_of_stacks(self._transports[hanging[0]].written())
-        return Outcome(Verdict.HANG, shown, reason, seconds)
+            words = f"{who} is stopped: it gave no answer and no stacks; {words}"
+        reason = "; ".join([words or f"no answer of {who} for {seconds:.0f} s", *failed, self._words_of_all()])
+        if not stopped:
+            stage = stage or stage_of_stacks(self._transports[[*crashed, *hanging][0]].written())
+        if crashed and not stopped:
+            return Outcome(Verdict.CRASH, stage, reason, seconds, signal=cause(self._ended[crashed[0]]))
+        return Outcome(Verdict.HANG, stage, reason, seconds)
 
     def _who(self, rank: int) -> str:
         return f"process {rank}" if self._several else "the process"

@@ -23,6 +23,8 @@ TRIAL = "try"
 START_DEADLINE = 120.0
 EXIT_DEADLINE = 20.0
 STACK_DUMP_SECONDS = 1.0
+LATEST_SECONDS = 0.5
+"""A missing callback that still runs in this time after the barriers counts as late."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,6 @@ class OtherPython:
     """The folders in which it finds the suite and hostcb."""
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """The environment variables of its processes."""
         # The interpreter of this process may have been started with these; they are wrong for another one.
         environment = {name: value for name, value in inherited.items() if name not in ("PYTHONHOME", "VIRTUAL_ENV")}
         # The user's own folders stay, because implementations outside the suite are found there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jax.interpreters.mlir import ir
@@ -11,20 +11,8 @@ from jax.interpreters.mlir import ir
 from ..oracle.lowered import Block, Callback, Channel, Layouts, Module, Operation, Placement, Sharding, Value
 from ..oracle.lowered_checks import SITE_END, SITE_MARK
 
-_READ = frozenset(
-    {
-        "stablehlo.custom_call",
-        "stablehlo.send",
-        "stablehlo.recv",
-        "stablehlo.create_token",
-        "stablehlo.after_all",
-        "stablehlo.optimization_barrier",
-        "stablehlo.return",
-        "sdy.return",
-        "func.return",
-        "func.call",
-    }
-)
+_OF_STABLEHLO = ("custom_call", "send", "recv", "create_token", "after_all", "optimization_barrier", "return")
+_READ = {*(f"stablehlo.{name}" for name in _OF_STABLEHLO), "sdy.return", "func.return", "func.call"}
 """Beside operations with regions; the others compute, and do nothing with tokens."""
 
 
@@ -61,14 +49,9 @@ class _Reader:
 
     def _block(self, block: Any) -> Block:
         arguments = tuple(self._value(value) for value in block.arguments)
-        return Block(arguments, tuple(self._operations(block)))
-
-    def _operations(self, block: Any) -> Iterator[Operation]:
-        for one in block.operations:
-            operation = one.operation
-            regions = len(operation.regions)
-            if regions or operation.name in _READ:
-                yield self._operation(operation)
+        operations = (one.operation for one in block.operations)
+        read = (self._operation(one) for one in operations if len(one.regions) or one.name in _READ)
+        return Block(arguments, tuple(read))
 
     def _operation(self, one: Any) -> Operation:
         attributes = one.attributes

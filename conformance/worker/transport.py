@@ -84,14 +84,8 @@ class Cluster(Protocol):
 
 
 class LocalTransport:
-    """A process on this machine."""
-
     def __init__(
-        self,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        log: Path,
-        python: Path | None = None,
+        self, arguments: Sequence[str], environment: Mapping[str, str], log: Path, python: Path | None = None
     ) -> None:
         """Start a worker, by default with this process's own interpreter."""
         self._log = log
@@ -179,7 +173,6 @@ class LocalTransport:
 
 
 def cause(status: int | None) -> str:
-    """A text of the end of a process."""
     if status is None:
         return "no end"
     return signal.Signals(-status).name if status < 0 else f"exit {status}"

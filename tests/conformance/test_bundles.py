@@ -20,7 +20,7 @@ from conformance.cli import commands
 from conformance.engine import preparation
 from conformance.oracle.repetition import interval
 from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
-from conformance.planning.cells import Plan, make_plan
+from conformance.planning.cells import Plan, make_whole_plan
 from conformance.planning.selection import Choice
 from conformance.reports import results
 from conformance.reports.html import html
@@ -286,7 +286,7 @@ def test_the_plan_is_made_again(tmp_path: Path, capsys: Capture, monkeypatch: Pa
 
     def undrawn(implementations: Sequence[str], platform: str, devices: Sequence[int], choice: Choice) -> Plan:
         assert choice == Choice(7, full=False)
-        return make_plan(implementations, [Topology(platform, count) for count in devices])
+        return make_whole_plan(implementations, [Topology(platform, count) for count in devices]).on_this_release()
 
     monkeypatch.setattr(preparation.selecting, "whole_plan_of", undrawn)
     options = {"platform": "cpu", "devices": [1], "implementations": ["jax"], "seed": 7, "full": False, "smoke": True}

@@ -22,7 +22,7 @@ from conformance.engine.options import RunOptions
 from conformance.engine.preparation import prepare
 from conformance.expectations.entries import EXPECTATIONS, Expectations, load_expectations, read_entries
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
-from conformance.planning.cells import UnknownCellError, make_plan, parse_cell
+from conformance.planning.cells import UnknownCellError, make_whole_plan, parse_cell
 from conformance.planning.plan_file import read_plan
 from conformance.releases import environments, trying
 from conformance.releases.environments import Environment, Installer, Release, ReleaseError
@@ -69,7 +69,7 @@ def test_flags_by_version(release: Any) -> None:
 
 def reasons(part: str) -> set[str]:
     """Why cells with this in their id are not planned; none of them may be."""
-    plan = make_plan(["jax"], [Topology("cpu", 8)])
+    plan = make_whole_plan(["jax"], [Topology("cpu", 8)]).on_this_release()
     assert not [cell.id for cell in plan.cells if part in cell.id]
     return {cell.reason for cell in plan.ineligible if part in cell.id}
 

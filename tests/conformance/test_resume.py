@@ -18,11 +18,12 @@ from conformance.engine import preparation
 from conformance.engine.conclusions import Conclusion
 from conformance.engine.pytest_cells import exclusive
 from conformance.engine.results_folder import locking
-from conformance.engine.results_folder.locking import FolderInUseError, FolderLock
+from conformance.engine.results_folder.locking import FolderLock
 from conformance.engine.results_folder.resuming import MOST_FLIGHTS, Past, ResumeError, begin, past_of
 from conformance.expectations.entries import Expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning import selection as selecting
+from conformance.spec.errors import CommandError
 
 pytestmark = pytest.mark.contract("C42")
 
@@ -123,7 +124,7 @@ def test_one_run_holds_a_folder(tmp_path: Path, capsys: Capture) -> None:
     holder = f"process {os.getpid()} on "
     with FolderLock(tmp_path) as lock:
         lock.acquire()
-        with pytest.raises(FolderInUseError, match=rf"{tmp_path}: {holder}.*--results"):
+        with pytest.raises(CommandError, match=rf"{tmp_path}: {holder}.*--results"):
             FolderLock(tmp_path).__enter__()
         for command in (["run", "--cell", CELL], ["mutants", "-k", "lost"]):
             assert commands.main([*command, "--results", str(tmp_path)]) == 2

@@ -26,7 +26,7 @@ from conformance.engine.first_cells import FIRST_CELLS, kills_in, place_of
 from conformance.engine.machines.dask_worker import ShardError, check_versions
 from conformance.engine.machines.shards import estimate, shard_of
 from conformance.engine.options import IMPLEMENTATIONS, RESULTS, SELECTION, RunOptions, Shard
-from conformance.engine.preparation import FullResultsError, planned, refuse_full_results
+from conformance.engine.preparation import planned, refuse_full_results
 from conformance.engine.pytest_cells.exclusive import CELLS as CELLS_LOCK
 from conformance.engine.pytest_cells.exclusive import Turns, runs_exclusively
 from conformance.engine.run import Run, task_of
@@ -35,6 +35,7 @@ from conformance.expectations.entries import Expectation, Expectations
 from conformance.mutants import MUTANTS
 from conformance.mutants.ranking import ranked
 from conformance.planning.cells import Plan, parse_cell
+from conformance.spec.errors import CommandError
 from conformance.spec.topology import Topology
 
 ONE, EIGHT = Topology("cpu", 1), Topology("cpu", 8)
@@ -178,7 +179,7 @@ def test_chosen_cells_have_a_folder_of_their_own_and_replace_no_full_run(tmp_pat
     file.write_text(before)
     refuse_full_results(RunOptions(results=tmp_path))
     refuse_full_results(replace(some, platform="tpu"))
-    with pytest.raises(FullResultsError, match="name another folder"):
+    with pytest.raises(CommandError, match="name another folder"):
         refuse_full_results(some)
     assert commands.main(["run", "--cell", CELLS[0], "--results", str(tmp_path)]) == 2
     assert f"ERROR: {tmp_path} has the results of a full run" in capsys.readouterr().err

@@ -6,8 +6,7 @@ belongs to neither, if no derivative depends on it. It must not be dropped, repe
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -115,8 +114,7 @@ def _square(case: Case, seen: list[float]) -> Callable[[Any], Any]:
         used = result if case.callback.runs is Runs.IF_NEEDED else 0
         return square(x), 2 * x * tangent + used
 
-    function: Callable[[Any], Any] = square
-    return function
+    return square
 
 
 def _check_refused(case: Case, square: Callable[[Any], Any]) -> None:
@@ -134,73 +132,51 @@ Place = Callable[[Call, Any, Any], Any]
 """The product of `x` and some factors, with callbacks that get `n` or the number of a step."""
 
 
-def _alone(call: Call, x: Any, n: Any) -> Any:
-    return x * call(n)
-
-
-def _in_a_function(call: Call, x: Any, n: Any) -> Any:
-    return jax.jit(lambda x, n: x * call(n))(x, n)
-
-
-def _in_a_branch(call: Call, x: Any, n: Any) -> Any:
-    return jax.lax.cond(n > 0, lambda x: x * call(n), lambda x: x, x)
-
-
-def _in_a_scan(call: Call, x: Any, n: Any) -> Any:
+def _scan(call: Call, x: Any, n: Any) -> Any:
     return jax.lax.scan(lambda carry, step: (carry * call(step), None), x, np.arange(TRIPS))[0]
 
 
-def _in_a_function_in_a_scan(call: Call, x: Any, n: Any) -> Any:
-    return _in_a_scan(lambda step: jax.jit(call)(step), x, n)
-
-
-def _in_a_branch_in_a_scan(call: Call, x: Any, n: Any) -> Any:
-    return _in_a_scan(lambda step: jax.lax.cond(step % 2 == 0, call, lambda _: FACTOR, step), x, n)
-
-
-def _in_a_scan_in_a_scan(call: Call, x: Any, n: Any) -> Any:
-    return jax.lax.scan(lambda carry, _: (_in_a_scan(call, carry, n), None), x, None, length=2)[0]
-
-
-def _in_a_fori_loop(call: Call, x: Any, n: Any) -> Any:
-    return jax.lax.fori_loop(0, TRIPS, lambda step, carry: carry * call(step), x)
-
+ONCE, EACH = Counter({7: 1}), Counter(range(TRIPS))
 
 PLACES: dict[str, tuple[Place, Counter[int], int]] = {
-    "alone": (_alone, Counter({7: 1}), 1),
-    "in a jitted function": (_in_a_function, Counter({7: 1}), 1),
-    "in a branch": (_in_a_branch, Counter({7: 1}), 1),
-    "in a scan": (_in_a_scan, Counter(range(TRIPS)), TRIPS),
-    "in a function in a scan": (_in_a_function_in_a_scan, Counter(range(TRIPS)), TRIPS),
-    "in a branch in a scan": (_in_a_branch_in_a_scan, Counter(range(0, TRIPS, 2)), TRIPS),
-    "in a scan in a scan": (_in_a_scan_in_a_scan, Counter(dict.fromkeys(range(TRIPS), 2)), 2 * TRIPS),
-    "in a fori_loop": (_in_a_fori_loop, Counter(range(TRIPS)), TRIPS),
+    "alone": (lambda call, x, n: x * call(n), ONCE, 1),
+    "in a jitted function": (lambda call, x, n: jax.jit(lambda x, n: x * call(n))(x, n), ONCE, 1),
+    "in a branch": (lambda call, x, n: jax.lax.cond(n > 0, lambda x: x * call(n), lambda x: x, x), ONCE, 1),
+    "in a scan": (_scan, EACH, TRIPS),
+    "in a function in a scan": (lambda call, x, n: _scan(lambda step: jax.jit(call)(step), x, n), EACH, TRIPS),
+    "in a branch in a scan": (
+        lambda call, x, n: _scan(lambda step: jax.lax.cond(step % 2 == 0, call, lambda _: FACTOR, step), x, n),
+        Counter(range(0, TRIPS, 2)),
+        TRIPS,
+    ),
+    "in a scan in a scan": (
+        lambda call, x, n: jax.lax.scan(lambda carry, _: (_scan(call, carry, n), None), x, None, length=2)[0],
+        EACH + EACH,
+        2 * TRIPS,
+    ),
+    "in a fori_loop": (
+        lambda call, x, n: jax.lax.fori_loop(0, TRIPS, lambda step, carry: carry * call(step), x),
+        EACH,
+        TRIPS,
+    ),
 }
 """Each place, the numbers with which its callback runs, and how many factors it multiplies."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Told:
-    """A function that writes down the numbers that it gets."""
-
-    label: str
-    numbers: dict[str, Counter[int]]
-
-    def __call__(self, operand: Any) -> Any:
-        self.numbers.setdefault(self.label, Counter())[int(np.asarray(operand))] += 1
-        return FACTOR
 
 
 @case("jit", EVERY_EFFECT, "H6 X3 X4 B4")
 def beside_derivatives(case: Case) -> None:
     """Under grad and jvp, with a result that is used or not, in functions, branches and loops."""
-    numbers: dict[str, Counter[int]] = {}
-    one = jax.ShapeDtypeStruct((), np.float32)
+    numbers: defaultdict[str, Counter[int]] = defaultdict(Counter)
     uses = (False, True) if case.callback.returns_new_value else (False,)
 
     def calling(label: str, used: bool) -> Call:
         def call(n: Any) -> Any:
-            result = case.apply(_Told(label, numbers), n, one)
+            # Another function at each place, and each trace.
+            def host(operand: Any) -> Any:
+                numbers[label][int(np.asarray(operand))] += 1
+                return FACTOR
+
+            result = case.apply(host, n, FACTOR)
             return result if used else FACTOR
 
         return call
@@ -223,5 +199,4 @@ def beside_derivatives(case: Case) -> None:
         for place, (_, wanted, _) in PLACES.items():
             for used in uses:
                 label = f"{place}, its result {'' if used else 'not '}used"
-                found = numbers.get(label, Counter())
-                case.same("wrong count", Stage.CALLBACK, found, wanted, f"under {way}, {label}")
+                case.same("wrong count", Stage.CALLBACK, numbers[label], wanted, f"under {way}, {label}")

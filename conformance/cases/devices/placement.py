@@ -43,17 +43,14 @@ def feeds_shard_map(case: Case) -> None:
         case.gives(case.expected_of(case.expected * 2), program, case.operand)
 
 
-def _gives_to(lowered: str, device: int) -> bool:
-    return bool(re.search(rf"device_ids ?= ?\[{device}\]|maximal device={device}\b", lowered))
-
-
 @case("pjit", SHARDED, also="X5", minimum_devices=2)
 def names_its_device(case: Case) -> None:
     """The compiled program places the callback on the named device, the last one."""
     # A callback does not know its device, so this check reads the compiled program.
     program = jax.jit(lambda x: case.apply(add_one, x), in_shardings=case.split)
     lowered = program.lower(case.operand).as_text()
-    given = _gives_to(lowered, len(case.devices) - 1)
+    last = len(case.devices) - 1
+    given = bool(re.search(rf"device_ids ?= ?\[{last}\]|maximal device={last}\b", lowered))
     case.check(given, "wrong device", Stage.LOWER, "the lowered program gives nothing to the last device")
 
 

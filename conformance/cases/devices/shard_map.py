@@ -106,13 +106,7 @@ def devices_in_both_orders(case: Case) -> None:
         case.saw_parts(host, operand)
 
 
-@case(
-    "pjit",
-    "io_callback io_callback_ordered",
-    "H9 H10 X3",
-    minimum_devices=2,
-    needs="shard_map",
-)
+@case("pjit", "io_callback io_callback_ordered", "H9 H10 X3", minimum_devices=2, needs="shard_map")
 def draws_inside_and_outside(case: Case) -> None:
     """One callback without operands, in a `shard_map` and outside of it in one program: each has its own result."""
     draws = np.arange(1, 5, dtype=np.float32)
@@ -190,8 +184,7 @@ def partitioned(function: Function, part: Function) -> Function:
         partition=lambda mesh, operands, result: (mesh, part, operands[0].sharding, (operands[0].sharding,)),
         sharding_rule="i -> i",
     )
-    program: Function = held
-    return program
+    return held
 
 
 @case(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
 from ..harness.case import BEGINS_WITHIN, Case, case
 from ..harness.hosts import PLANTED, error_of, fail
+from ..harness.programs import repeated
 from .misbehaving import Misbehaving, ends
 
 START = np.float32(10)
@@ -20,17 +20,6 @@ STEPS = 4
 END = START + np.float32(STEPS)
 FAILING = 2
 """The step that fails, counted from 0."""
-
-
-def _programs(step: Callable[[Any], Any]) -> list[Callable[[Any], Any]]:
-    """The steps in a loop, and one by one."""
-
-    def one_by_one(x: Any) -> Any:
-        for _ in range(STEPS):
-            x = step(x)
-        return x
-
-    return [jax.jit(lambda x: jax.lax.fori_loop(0, STEPS, lambda _, carry: step(carry), x)), jax.jit(one_by_one)]
 
 
 @case("jit", "call pure_callback io_callback io_callback_ordered buffer_callback dlpack_callback")
@@ -45,7 +34,7 @@ def nothing_after_a_failure(case: Case) -> None:
             raise ValueError(PLANTED)
         return np.asarray(operand) + np.float32(1)
 
-    for program in _programs(lambda x: case.apply(host, x)):
+    for program in map(jax.jit, repeated(lambda x: case.apply(host, x), STEPS)):
         # The second dispatch of a program may go another way than the first.
         for _ in range(2):
             case.gives(END, program, START)

@@ -38,12 +38,8 @@ def ends(case: Case, run: Callable[[], Any], *patterns: str) -> None:
         case.wrong("wrong error", Stage.DISPATCH, f"expected JaxRuntimeError, actual {summary(error)}")
     else:
         for pattern in patterns:
-            case.check(
-                bool(re.search(pattern, str(error))),
-                "poor error",
-                Stage.DISPATCH,
-                f"the error does not name {pattern!r}: {summary(error)}",
-            )
+            witness = f"the error does not name {pattern!r}: {summary(error)}"
+            case.check(bool(re.search(pattern, str(error))), "poor error", Stage.DISPATCH, witness)
 
 
 def surfaces(case: Case, run: Callable[[], Any], text: str = PLANTED) -> None:

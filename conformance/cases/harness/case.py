@@ -43,8 +43,6 @@ WHILE = 0.2
 
 
 class Case(Programs):
-    """One case with one layout and one callback."""
-
     def __init__(
         self, implementation: Implementation, layout: str, devices: Sequence[jax.Device], callback_name: str
     ) -> None:
@@ -123,7 +121,6 @@ class Case(Programs):
             yield jax.block_until_ready(compiled(self.on_each_device(x)))
 
     def forget(self) -> None:
-        """Begin a new history."""
         self.recorder.start()
         for host in self._hosts:
             host.forget()

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,9 +83,10 @@ def run_child(
 
     `fresh` starts a new interpreter for it, because the end of an interpreter is its subject.
     """
+    command = (program, path_of(implementation), layout, str(device_count), callback, *arguments)
     try:
-        command = (program, path_of(implementation), layout, str(device_count), callback, *arguments)
-        process = _start(command, environment or {}, fresh)
+        own = {**os.environ, **(environment or {})}
+        process = start(f"{__package__}.child_programs", command, own, stdin=subprocess.DEVNULL, fresh=fresh)
     except Exception as error:
         raise _never_began(program, f"{type(error).__name__}: {error}") from error
     try:
@@ -95,7 +96,8 @@ def run_child(
         written = _put_down(process)
         status = None
     output, errors = (stream.decode(errors="replace") for stream in written)
-    reports = _reports_in(output)
+    # An implementation may print there, too.
+    reports = [json.loads(line.removeprefix(MARK)) for line in output.splitlines() if line.startswith(MARK)]
     stages = [Stage(report["stage"]) for report in reports if "stage" in report]
     said = tuple(report["said"] for report in reports if "said" in report)
     ended = Ended(status, (stages or [Stage.TRACE])[-1], said, errors)
@@ -103,11 +105,6 @@ def run_child(
         how = f"it had not begun after {DEADLINE:.0f} s" if status is None else f"it ended with {ended.how}"
         raise _never_began(program, f"{how}: {_words(errors)}")
     return ended
-
-
-def _start(arguments: Sequence[str], environment: Mapping[str, str], fresh: bool) -> Process:
-    program = f"{__package__}.child_programs"
-    return start(program, arguments, {**os.environ, **environment}, stdin=subprocess.DEVNULL, fresh=fresh)
 
 
 def _never_began(program: str, why: str) -> ChildEndedError:
@@ -122,12 +119,6 @@ def _words(errors: str) -> str:
         return "it wrote nothing on standard error"
     # An exception is at the end. For a signal, the stacks and the runtime's lines before them are the evidence.
     return errors.strip()[-2000:] if stacks else f"{lines[-1]}; it wrote:\n{errors.strip()[-2000:]}"
-
-
-def _reports_in(output: str) -> list[dict[str, Any]]:
-    """The reports of a child in its standard output; an implementation may print there, too."""
-    lines = (line.removeprefix(MARK) for line in output.splitlines() if line.startswith(MARK))
-    return [json.loads(line) for line in lines]
 
 
 def _put_down(process: Process) -> tuple[bytes, bytes]:

@@ -63,7 +63,6 @@ class Held:
 
 
 def fail(*_: Any) -> Any:
-    """A host function that raises."""
     raise ValueError(PLANTED)
 
 

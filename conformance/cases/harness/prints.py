@@ -6,14 +6,13 @@ So a case for any kind of callback can ask `id_print` and `debug.print`, too.
 from __future__ import annotations
 
 import itertools
-import re
 import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
-from ...implementations.host_functions import parse_array
+from ...implementations.host_functions import StandardOutput, parse_array
 
 Host = Callable[[Any], Any]
 
@@ -37,23 +36,14 @@ class PrintingTo:
         return len(text)
 
 
-class _StandardOutput:
-    """Calls functions with what `debug.print` prints for them, and passes other text on."""
+class _StandardOutput(StandardOutput):
+    """Calls functions with what `debug.print` prints for them."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
+    PATTERN = r"case (\d+): (.*?)\s*"
 
-    def write(self, text: str) -> int:
-        printed = re.fullmatch(r"case (\d+): (.*?)\s*", text, re.DOTALL)
-        if not printed:
-            return self.stream.write(text)
-        host = _HOSTS.get(int(printed[1]))
-        if host is not None:
-            host(_operand(printed[2]))
-        return len(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
+    def keep(self, name: str, text: str) -> None:
+        if host := _HOSTS.get(int(name)):
+            host(_operand(text))
 
 
 _numbers = itertools.count()

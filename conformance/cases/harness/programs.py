@@ -28,6 +28,20 @@ def rows(*numbers: float) -> list[Any]:
     return [np.full(WIDTH, number, np.float32) for number in numbers]
 
 
+def repeated(step: Function, times: int) -> list[Function]:
+    """Two programs of so many steps: one by one, and in a loop."""
+
+    def one_by_one(x: Any) -> Any:
+        for _ in range(times):
+            x = step(x)
+        return x
+
+    def in_a_loop(x: Any) -> Any:
+        return jax.lax.fori_loop(0, times, lambda _, carry: step(carry), x)
+
+    return [one_by_one, in_a_loop]
+
+
 class Programs:
     """One layout of programs over some devices: the usual operand, and how a function is compiled."""
 
@@ -43,12 +57,8 @@ class Programs:
     @property
     def callback_shape(self) -> tuple[int, ...]:
         """The shape of the operand as one callback sees it."""
-        return {
-            "jit": (WIDTH,),
-            "pmap": (WIDTH,),
-            "pjit": (len(self.devices), WIDTH),
-            "shard_map": (1, WIDTH),
-        }[self.layout]
+        one = (WIDTH,)
+        return {"jit": one, "pmap": one, "pjit": (len(self.devices), WIDTH), "shard_map": (1, WIDTH)}[self.layout]
 
     @property
     def copies(self) -> int:

@@ -98,7 +98,6 @@ _ENTERED: dict[tuple[str, str], RegisteredCase] = {}
 
 
 def enter(case: RegisteredCase) -> None:
-    """Register a case."""
     key = (case.callback, case.name)
     if key in _ENTERED:
         raise ValueError(f"{case.name} of {case.callback} is entered twice: give one of the two another kind")

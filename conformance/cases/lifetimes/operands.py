@@ -219,13 +219,8 @@ def _check_donated(case: Case, width: int) -> None:
         case.check(given.is_deleted(), "not donated", Stage.DISPATCH, "the operand is still there")
     case.barrier()
     if case.callback.runs is Runs.ONCE:
-        case.same(
-            "wrong count",
-            Stage.CALLBACK,
-            len(kept),
-            DONATED_RUNS * case.copies,
-            f"kept operands of {DONATED_RUNS} runs",
-        )
+        what = f"kept operands of {DONATED_RUNS} runs"
+        case.same("wrong count", Stage.CALLBACK, len(kept), DONATED_RUNS * case.copies, what)
         case.same("torn operand", Stage.CALLBACK, {float(array.flat[0]) for array in kept}, {*numbers}, "kept, later")
     for array in kept:
         right = array.flat[0] in numbers and (array == array.flat[0]).all()

@@ -104,11 +104,7 @@ def _prints(show: Callable[..., Any]) -> _Pairs:
     return {
         "the format": (lambda x: show("one {}", x), lambda x: show("other {}", x), shown),
         "a text by position": (lambda x: show("{} {}", "one", x), lambda x: show("{} {}", "other", x), shown),
-        "a text by name": (
-            lambda x: show("{a} {x}", a="one", x=x),
-            lambda x: show("{a} {x}", a="other", x=x),
-            shown,
-        ),
+        "a text by name": (lambda x: show("{a} {x}", a="one", x=x), lambda x: show("{a} {x}", a="other", x=x), shown),
     }
 
 
@@ -116,22 +112,14 @@ def _labels(show: Callable[..., Any], streams: list[_Stream]) -> _Pairs:
     """The text that an `id_print` prints beside its value, and where."""
     one, other = streams
     return {
-        "a label": (
-            lambda x: show(x, what="one"),
-            lambda x: show(x, what="other"),
-            ["what: one", "what: other"],
-        ),
+        "a label": (lambda x: show(x, what="one"), lambda x: show(x, what="other"), ["what: one", "what: other"]),
         "the name of a label": (lambda x: show(x, one=1), lambda x: show(x, other=1), ["one: 1", "other: 1"]),
         "a label that compares as equal": (
             lambda x: show(x, what=1),
             lambda x: show(x, what=True),
             ["what: 1", "what: True"],
         ),
-        "the stream": (
-            lambda x: show(x, output_stream=one),
-            lambda x: show(x, output_stream=other),
-            ["one", "other"],
-        ),
+        "the stream": (lambda x: show(x, output_stream=one), lambda x: show(x, output_stream=other), ["one", "other"]),
     }
 
 

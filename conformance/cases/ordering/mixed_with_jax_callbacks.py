@@ -14,6 +14,7 @@ from ...oracle.verdicts import Stage
 from ..barriers.covers import EARLY_SECONDS
 from ..harness.case import BEGINS_WITHIN, Case, case
 from ..harness.hosts import Held, error_of, fail
+from ..harness.programs import repeated
 
 STEPS = 3
 START = np.float32(10)
@@ -37,15 +38,7 @@ def beside_ordered_ones_of_jax(case: Case) -> None:
                 x = steps[name](x)
             return x + 1
 
-        def one_by_one(x: Any, step: Step = step) -> Any:
-            for _ in range(STEPS):
-                x = step(x)
-            return x
-
-        def in_a_loop(x: Any, step: Step = step) -> Any:
-            return jax.lax.fori_loop(0, STEPS, lambda _, carry: step(carry), x)
-
-        for program in (one_by_one, in_a_loop):
+        for program in repeated(step, STEPS):
             with case.part(f"{', '.join(order)}, {program.__name__}"):
                 for result in case.runs(program, START):
                     case.gave(result, START + np.float32(STEPS))

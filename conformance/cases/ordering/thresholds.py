@@ -112,12 +112,8 @@ def _check_many(case: Case, elements: int, most: int) -> None:
         case.gives(np.full(elements, count, np.float32), program, np.zeros(elements, np.float32), count)
         gate.set()
         case.barrier()
-        case.check(
-            seen == [(float(number), True) for number in range(count)],
-            "lost",
-            Stage.CALLBACK,
-            f"of {count} values of {4 * elements} bytes in order {len(seen)} came, {seen[:5]} first",
-        )
+        witness = f"of {count} values of {4 * elements} bytes in order {len(seen)} came, {seen[:5]} first"
+        case.check(seen == [(float(number), True) for number in range(count)], "lost", Stage.CALLBACK, witness)
 
 
 @case("pmap", "id_tap call io_callback_ordered", "H5 H13", minimum_devices=2)

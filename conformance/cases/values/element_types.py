@@ -158,21 +158,16 @@ def all_64_bits(case: Case) -> None:
             make, keep = case.host(returns=[value]), case.host()
             result: Any = case.operand
             for host in (make, keep):
-                program = case.compile(lambda x, h=host, v=value: case.apply(h, x, _like(x, v)))
-                result = program(result)
+                like = jax.ShapeDtypeStruct(value.shape, value.dtype)
+                result = case.compile(lambda x, h=host, like=like: case.apply(h, x, like))(result)
             case.gives(np.full(case.operand.shape, number, value.dtype), np.asarray, result)
             case.saw(keep, [value])
-
-
-def _like(x: Any, value: Any) -> Any:
-    return jax.ShapeDtypeStruct(x.shape, value.dtype)
 
 
 def _x64() -> AbstractContextManager[Any]:
     """The public name of the setting's context is another one in older releases."""
     enable: Any = getattr(jax if hasattr(jax, "enable_x64") else jax.experimental, "enable_x64")  # noqa: B009
-    context: AbstractContextManager[Any] = enable(True)
-    return context
+    return enable(True)
 
 
 LENGTHS = (1, 3, 5, 7)

@@ -44,8 +44,6 @@ class ClusterError(CommandError):
 
 @dataclass(frozen=True)
 class Place:
-    """The place of this process in a job."""
-
     coordinator_address: str
     """Where JAX's processes meet, as HOST:PORT."""
     processes: int
@@ -96,7 +94,6 @@ class Coordinator:
         return self.place.coordinator_address
 
     def gather(self) -> None:
-        """Wait for the other processes."""
         with socket.socket(socket.AF_INET) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -259,8 +256,6 @@ def _connected(place: Place) -> Connection:
 
 
 class _Host:
-    """This host's worker process."""
-
     def __init__(self, connection: Connection, folder: Path) -> None:
         self._connection = connection
         self._folder = folder
@@ -332,5 +327,4 @@ def _send(connection: Connection, message: Mapping[str, Any]) -> None:
 
 def _received(connection: Connection) -> dict[str, Any]:
     """A message as JSON: nothing that comes over the network is executed."""
-    message: dict[str, Any] = json.loads(connection.recv_bytes())
-    return message
+    return json.loads(connection.recv_bytes())

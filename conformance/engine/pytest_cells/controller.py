@@ -22,8 +22,6 @@ CONTROLLER = "conformance-controller"
 
 
 class Controller:
-    """A plugin of the controlling process."""
-
     def __init__(self, setup: Setup, concluded: Callable[[str, Conclusion], None]) -> None:
         self.setup = setup
         self.stats = WorkerStats()

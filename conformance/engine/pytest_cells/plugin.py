@@ -31,8 +31,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class CellsRunner:
-    """The hooks of a process that runs cells."""
-
     def __init__(self, cells: CellsRun, controller: Controller | None = None) -> None:
         self._cells = cells
         self._controller = controller

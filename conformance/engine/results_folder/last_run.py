@@ -44,10 +44,8 @@ class LastRun:
         elif is_unfinished(journal := self._kept / self._journal.name):
             # What it has found out may have taken hours.
             numbered = set_aside(journal.rename(self._journal.with_name(f"killed-{journal.name}")))
-            print(
-                f"NOTE: the run before was killed, and can no longer be resumed; its journal is {numbered}",
-                file=sys.stderr,
-            )
+            words = f"the run before was killed, and can no longer be resumed; its journal is {numbered}"
+            print(f"NOTE: {words}", file=sys.stderr)
         shutil.rmtree(self._kept)
 
     def _files(self) -> list[Path]:

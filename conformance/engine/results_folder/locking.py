@@ -8,16 +8,11 @@ import os
 import socket
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 from ...spec.errors import CommandError
 
 NAME = "run.lock"
-
-
-class FolderInUseError(CommandError):
-    """Another run writes into the results folder."""
 
 
 class FolderLock:
@@ -33,13 +28,11 @@ class FolderLock:
             self.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def acquire(self) -> None:
-        """Make the folder if it is not there, and hold it; raises `FolderInUseError`."""
+        """Make the folder if it is not there, and hold it; raises `CommandError`."""
         if self._file:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +43,7 @@ class FolderLock:
         except BlockingIOError:
             holder = file.read().strip() or "an unknown process"
             file.close()
-            raise FolderInUseError(
+            raise CommandError(
                 f"another run writes into {self._folder}: {holder}. Wait for its end, or name another folder"
                 " with --results"
             ) from None

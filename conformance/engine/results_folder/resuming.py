@@ -189,6 +189,5 @@ def _check(path: Path, written: Mapping[str, Any], header: Mapping[str, Any]) ->
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """A text of the entries that differ."""
     names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
     return ", ".join(f"{name} was {before.get(name)}, and is {now.get(name)}" for name in names)

@@ -61,9 +61,8 @@ class FormatChecker(string.Formatter):
                 raise MissingPositionError(f"asks for {key + 1} or more positional arguments, but got {len(args)}.")
             return args[key]
         if key not in kwargs:
-            raise MissingNameError(
-                f"asks for {key!r}, but the keyword arguments are {', '.join(map(repr, kwargs)) or 'none'}."
-            )
+            given = f"the keyword arguments are {', '.join(map(repr, kwargs))}" if kwargs else "got no keyword argument"
+            raise MissingNameError(f"asks for {key!r}, but {given}.")
         return kwargs[key]
 
     def format_field(self, value: Any, format_spec: str) -> str:

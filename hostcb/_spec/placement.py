@@ -49,7 +49,8 @@ def device_of(kind: Kind, function: Any, sharding: Any) -> Any:
     if len(sharding.device_set) != 1:
         raise NotImplementedError(
             f"{subject(kind.name, function)}: {kind.name} only supports SingleDeviceSharding, but got "
-            f"{type(sharding)}: {sharding!r} has {len(sharding.device_set)} devices, and one of them has to call."
+            f"{sharding!r} with {len(sharding.device_set)} devices. Name the one that calls: "
+            "jax.sharding.SingleDeviceSharding(jax.devices()[0])."
         )
     (device,) = sharding.device_set
     return device

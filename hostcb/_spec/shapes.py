@@ -102,10 +102,11 @@ def _leaf(kind: Kind, function: Any, leaf: Any, name: str, examples: bool) -> tu
 
 
 def _no_description(kind: Kind, function: Any, given: Any, name: str, leaf: Any, examples: bool) -> ValueError:
+    because = "" if leaf is given else f", because of {shown(leaf)}"
     needed = "The values must be either numeric scalars, or" if examples else "Each leaf"
     return ValueError(
-        f"{subject(kind.name, function)}: {name}={shown(given)} does not describe a result, because of "
-        f"{shown(leaf)}. It should be a pytree in the structure of what the callback returns. {needed} must have "
+        f"{subject(kind.name, function)}: {name}={shown(given)} does not describe a result{because}. "
+        f"It should be a pytree in the structure of what the callback returns. {needed} must have "
         f"'shape' and 'dtype' attributes, as jax.ShapeDtypeStruct(shape, dtype) has.{_advice_on(given)}"
     )
 

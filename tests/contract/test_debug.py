@@ -146,7 +146,7 @@ MALFORMED: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str
     "width_in_width": (("{x:{w:{p}}}",), {"x": 1, "w": 2, "p": 3}, ValueError, "Max string recursion exceeded"),
     "attribute": (("{x.nothing}",), {"x": 1}, ValueError, "nothing"),
     "missing_alone": (("x is {}",), {}, IndexError, "asks for 1 or more positional arguments"),
-    "missing_name_alone": (("x is {x}",), {}, KeyError, "asks for 'x'"),
+    "missing_name_alone": (("x is {x}",), {}, KeyError, "asks for 'x', but got no keyword argument"),
     "open_alone": (("x is {",), {}, ValueError, "'{'|expected '}'"),
     "item": (("{x[a]}",), {"x": {"b": 1}}, ValueError, "a"),
     "specification_for_a_key": (("{:d}", jax.random.key(0)), {}, ValueError, "does not match its arguments"),

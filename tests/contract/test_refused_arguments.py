@@ -156,13 +156,14 @@ def shaped(shape: Any) -> Callable[[Any], Any]:
 CALLS: Refusals = {
     "number": (lambda x: hcb.call(3, x, result_shape=x), TypeError, "callback_func"),
     "coroutine": (lambda x: hcb.call(later, x, result_shape=x), TypeError, "coroutine"),
-    "text": (shaped("text"), ValueError, "does not describe a result"),
+    "text": (shaped("text"), ValueError, "='text' does not describe a result. It should"),
+    "text in a tree": (shaped({"a": "text"}), ValueError, "does not describe a result, because of 'text'"),
     "type that is off": (shaped(Described((3,), "float64")), ValueError, "float64"),
     "io, type that is off": (lambda x: hcb.io_callback(never, np.zeros(3), x), ValueError, "64-bit types"),
     "pure, type that is off": (lambda x: hcb.pure_callback(never, np.zeros(3), x), ValueError, "float64"),
     "pure, described": (lambda x: hcb.pure_callback(never, Described((3,), "int64"), x), ValueError, "int64"),
     "pure, number": (lambda x: hcb.pure_callback(3, ONE, x), TypeError, "callable"),
-    "io, text": (lambda x: hcb.io_callback("text", ONE, x), TypeError, "must be callable, got 'text'"),
+    "io, text": (lambda x: hcb.io_callback("text", ONE, x), TypeError, "must be callable, got 'text'."),
     "debug, number": (lambda x: debug.callback(3, x), TypeError, "must be callable"),
     "pure, array of texts": (
         lambda x: hcb.pure_callback(never, ONE, np.array(["text"])),

@@ -19,7 +19,7 @@ from .._spec.callback import HostCallback
 from .._spec.effects import HARMLESS, effects_of, ordered, tracked
 from .._spec.naming import PACKAGE
 from .._spec.placement import check_reduced
-from .._workarounds import branches, memory_kinds, reductions, shard_maps
+from .._workarounds import branches, memory_kinds, reductions, shard_maps, split_loops
 from . import tangents as tangent_rules
 from .batching import batch_callback
 from .eager import run_eagerly
@@ -142,8 +142,9 @@ def _partial_eval_remat(saveable: Any, unknown: Sequence[bool], instantiated: Se
     twice: tuple[Any, ...] = equation, equation, [False] * count, [True] * count, residuals
     if callback.kind.kept_by_checkpoint:
         # By default JAX runs an equation with effects once. That is right for a call, which may be costly or return
-        # another result the second time. A tap runs twice, to show that the forward pass runs again.
-        return now
+        # another result the second time. A tap runs twice, to show that the forward pass runs again. A while_loop can
+        # keep no result; its own rule takes the call out of the second run.
+        return twice if split_loops.in_loop.get() else now
     avals = [variable.aval for variable in equation.invars]
     if not _compat.is_saved(saveable, equation.primitive, avals, equation.params):
         return twice

@@ -1,0 +1,219 @@
+"""Callbacks of a `while_loop` that JAX splits for a derivative (H4, H6, X3).
+
+JAX saves no values of a `while_loop`'s steps. It runs the part of the loop that depends on no tangent, and then puts
+the whole loop into the derivative, callbacks included: they run twice, and because of their effects the derivative
+keeps a loop that nothing needs, which cannot be transposed. hostcb puts the loop there without the callbacks that have
+run. A derivative that needs the result of such a callback cannot be lowered: the callback would have to run again.
+
+In a `checkpoint`, a loop with calls and without tangents runs once, and its results are kept, as those of a call are.
+
+- docs/jax-bugs/while-loop-callback-repeated.md: JAX >=0.10.2
+- docs/jax-bugs/remat-optimization-drops.md: JAX >=0.10.2
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax.interpreters import mlir
+
+from .._compat import rules, splitting
+from .._compat.extend import Primitive, Var
+from .._spec.callback import HostCallback, callbacks_in
+from .._spec.effects import HostCallbackEffect, OnceEffect, VisibleEffect
+
+_EFFECTS = (HostCallbackEffect, VisibleEffect, OnceEffect)
+
+in_loop: contextvars.ContextVar[bool] = contextvars.ContextVar("hostcb_loop_is_split", default=False)
+"""Whether JAX splits the jaxprs of a `while_loop` in a checkpoint, which can save none of their values."""
+
+# Stands for a callback that has run; its result is lost.
+_has_run_p = Primitive("host_callback_that_has_run")
+_has_run_p.multiple_results = True
+_has_run_p.def_abstract_eval(lambda *, avals, **_: avals)
+
+
+def _with_effects(*jaxprs: Any) -> bool:
+    return any(isinstance(effect, _EFFECTS) for jaxpr in jaxprs for effect in jaxpr.effects)
+
+
+def _split(plain: Callable[..., Any], trace: Any, *tracers: Any, **params: Any) -> Any:
+    if not _with_effects(params["cond_jaxpr"], params["body_jaxpr"]):
+        return plain(trace, *tracers, **params)
+    unknown = [not tracer.pval.is_known() for tracer in tracers]
+    loop = _Loop(params, unknown)
+    # JAX stages the whole loop where all or nothing is known, and where the condition is unknown.
+    if any(unknown) and not all(unknown) and not loop.condition_is_unknown:
+        trace = _Staging(trace, loop.without(loop.have_run(), loop.carry))
+    return plain(trace, *tracers, **params)
+
+
+class _Staging:
+    """JAX's trace, which stages the loop with other parameters. The rule for loops uses nothing else of it."""
+
+    def __init__(self, trace: Any, params: Mapping[str, Any]) -> None:
+        self._trace, self._params = trace, params
+
+    def default_process_primitive(self, primitive: Any, tracers: Any, _: Any) -> Any:
+        return self._trace.default_process_primitive(primitive, tracers, self._params)
+
+
+def _split_in_checkpoint(plain: Callable[..., Any], saveable: Any, unknown: Any, instantiated: Any, loop: Any) -> Any:
+    jaxprs = loop.params["cond_jaxpr"], loop.params["body_jaxpr"]
+    if not any(callback.kind.kept_by_checkpoint for jaxpr in jaxprs for callback in callbacks_in(jaxpr)):
+        return plain(saveable, unknown, instantiated, loop)
+    if not any(unknown):
+        nothing = [False] * len(loop.outvars)
+        return loop, None, nothing, nothing, []
+    reset = in_loop.set(True)
+    try:
+        known, staged, results, *others = plain(saveable, unknown, instantiated, loop)
+    finally:
+        in_loop.reset(reset)
+    if known is None:
+        return known, staged, results, *others
+    ran = [each for name in ("cond_jaxpr", "body_jaxpr") for each in callbacks_in(known.params[name])]
+    kept = [callback for callback in ran if callback.kind.kept_by_checkpoint]
+    params = _Loop(loop.params, unknown).without(kept, results)
+    effects = _effects_of(loop, params["cond_jaxpr"], params["body_jaxpr"])
+    return known, staged.replace(params=params, effects=effects), results, *others
+
+
+class _Loop:
+    """A `while_loop` some of whose operands are unknown: which carries are unknown, and which callbacks are known."""
+
+    def __init__(self, params: dict[str, Any], unknown: Sequence[bool]) -> None:
+        self._params = params
+        self._condition, self._body = params["cond_jaxpr"], params["body_jaxpr"]
+        of_condition, of_body = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        constants = [*unknown[of_condition:of_body]]
+        self.carry = [*unknown[of_body:]]
+        while True:
+            self._in_body = splitting.split(self._body, constants + self.carry, self.carry)
+            grown = [was or now for was, now in zip(self.carry, self._in_body[2], strict=True)]
+            if grown == self.carry:
+                break
+            self.carry = grown
+        self._in_condition = splitting.split(self._condition, [*unknown[:of_condition], *self.carry], False)
+
+    @property
+    def condition_is_unknown(self) -> bool:
+        return self._in_condition[2][0]
+
+    def have_run(self) -> list[HostCallback]:
+        """The callbacks with effects that run with the known part."""
+        parts = (self._in_condition, self._in_body)
+        ran = [callback for known, _, _ in parts for callback in callbacks_in(known) if not callback.kind.pure]
+        both = [callback for _, rest, _ in parts for callback in callbacks_in(rest) if _is_one_of(callback, ran)]
+        if both:
+            raise NotImplementedError(
+                f"{both[0]}: one traced function that calls back was used both on tangents and on other values in a "
+                "while_loop that is differentiated. Call back outside of the jitted function that both share."
+            )
+        return ran
+
+    def without(self, ran: Sequence[HostCallback], used: Sequence[bool]) -> dict[str, Any]:
+        """The loop's parameters without these callbacks. A result in `used` may need what one of them returned."""
+        condition, body = (_silenced(jaxpr, ran) for jaxpr in (self._condition, self._body))
+        needed = [*used]
+        condition_left, of_condition = splitting.without_unused(condition, [True])
+        while True:
+            body_left, of_body = splitting.without_unused(body, needed)
+            carried = of_body[self._params["body_nconsts"] :]
+            tested = of_condition[self._params["cond_nconsts"] :]
+            grown = [any(each) for each in zip(needed, carried, tested, strict=True)]
+            if grown == needed:
+                break
+            needed = grown
+        lost = [*_that_have_run(condition_left), *_that_have_run(body_left)]
+        if lost:
+            condition, body = (_silenced(jaxpr, ran, lost) for jaxpr in (self._condition, self._body))
+        return {**self._params, "cond_jaxpr": condition, "body_jaxpr": body}
+
+
+def _is_one_of(callback: HostCallback, callbacks: Sequence[HostCallback]) -> bool:
+    # Equal callbacks may be two: one on a tangent, one on a primal value.
+    return any(callback is each for each in callbacks)
+
+
+def _silenced(jaxpr: Any, callbacks: Sequence[HostCallback], lost: Sequence[HostCallback] = ()) -> Any:
+    """A jaxpr without these callbacks: one that returns its operands is left out; the results of others are lost.
+
+    What uses a result of those in `lost` cannot be lowered.
+    """
+    if not any(_is_one_of(callback, callbacks) for callback in callbacks_in(jaxpr)):
+        return jaxpr
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    same: dict[Any, Any] = {}
+
+    def read(atoms: Sequence[Any]) -> list[Any]:
+        return [same.get(atom, atom) if isinstance(atom, Var) else atom for atom in atoms]
+
+    equations = []
+    for equation in inner.eqns:
+        callback = equation.params.get("callback")
+        operands = read(equation.invars)
+        if not isinstance(callback, HostCallback):
+            params = {name: _silenced_in(value, callbacks, lost) for name, value in equation.params.items()}
+            jaxprs = [each for value in params.values() for each in _jaxprs_in(value)]
+            effects = _effects_of(equation, *jaxprs) if jaxprs else equation.effects
+            equations.append(equation.replace(invars=operands, params=params, effects=effects))
+        elif not _is_one_of(callback, callbacks):
+            equations.append(equation.replace(invars=operands))
+        elif callback.kind.identity:
+            same.update(zip(equation.outvars, operands, strict=True))
+        elif equation.outvars:
+            avals = tuple(variable.aval for variable in equation.outvars)
+            params = {"avals": avals, "callback": callback, "lost": _is_one_of(callback, lost)}
+            equations.append(equation.replace(primitive=_has_run_p, invars=[], params=params, effects=set()))
+    effects = _effects_of(inner, *equations)
+    silent = inner.replace(eqns=equations, outvars=read(inner.outvars), effects=effects)
+    return silent if inner is jaxpr else jaxpr.replace(jaxpr=silent)
+
+
+def _silenced_in(value: Any, *callbacks: Sequence[HostCallback]) -> Any:
+    if isinstance(value, (tuple, list)):
+        return type(value)(_silenced_in(each, *callbacks) for each in value)
+    return _silenced(value, *callbacks) if _is_jaxpr(value) else value
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return hasattr(getattr(value, "jaxpr", value), "eqns")
+
+
+def _jaxprs_in(value: Any) -> Iterator[Any]:
+    yield from (each for each in (value if isinstance(value, (tuple, list)) else (value,)) if _is_jaxpr(each))
+
+
+def _effects_of(changed: Any, *inner: Any) -> set[Any]:
+    """The effects of what has these parts now: of hostcb's effects only theirs."""
+    of_others = {effect for effect in changed.effects if not isinstance(effect, _EFFECTS)}
+    return of_others | {effect for each in inner for effect in each.effects if isinstance(effect, _EFFECTS)}
+
+
+def _that_have_run(jaxpr: Any) -> Iterator[HostCallback]:
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        if equation.primitive is _has_run_p:
+            yield equation.params["callback"]
+        for value in equation.params.values():
+            for inner in _jaxprs_in(value):
+                yield from _that_have_run(inner)
+
+
+def _results(*, avals: Sequence[Any], callback: HostCallback, lost: bool) -> list[Any]:
+    if lost:
+        raise NotImplementedError(
+            f"{callback}: IO effect not supported in a while_loop whose derivative needs the callback's result: JAX "
+            "saves no values of the loop's steps, so the callback would run again. Use lax.scan, or fori_loop with "
+            "bounds that are Python integers, or stop_gradient on the loop's operands."
+        )
+    return [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+
+
+_has_run_p.def_impl(_results)
+rules.register_lowering(_has_run_p, mlir.lower_fun(_results, multiple_results=True))
+splitting.stand_before_splitting(_with_effects, _split, _split_in_checkpoint)
+splitting.keep_forward_rules(_with_effects)

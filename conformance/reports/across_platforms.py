@@ -1,12 +1,16 @@
-"""Cells that are the same but for the platform or the depth: of `cuda-8dev` and of `tpu-8dev@lower`, `*-8dev`."""
+"""Cells that are the same but for the platform or the depth: of `cuda-8dev` and of `tpu-8dev@lower`, `*-8dev`.
+
+Platforms have more or fewer devices. If each has one number of several devices, programs on these are the same, too:
+of `cpu-8dev` and of `tpu-4dev`, `*-*dev`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ..spec.topology_names import UnknownTopologyError, parts_of
+from ..spec.topology_names import Parts, UnknownTopologyError, parts_of
 from .diff import ANY, Side
 from .results import name_of
 
@@ -15,33 +19,57 @@ Value = TypeVar("Value")
 
 def matched(columns: Sequence[Side]) -> tuple[list[Side], str]:
     """The columns, with cells that match if each column has one platform and depth, and a line that says so; or ""."""
-    places = [{_place_of(cell) for cell in side.cells} for side in columns]
-    if any(len(of_side) != 1 or None in of_side for of_side in places) or all(one == places[0] for one in places):
+    parts = [{_parts(cell) for cell in side.cells} - {None} for side in columns]
+    places = [{(one.platform, one.depth.value) for one in of_side if one} for of_side in parts]
+    if any(len(of_side) != 1 for of_side in places) or all(one == places[0] for one in places):
         return [*columns], ""
-    found = [place for (place,) in places if place]
+    found = [place for (place,) in places]
     platforms, depths = ({*each} for each in zip(*found, strict=True))
-
-    def matched_id(cell_id: str) -> str:
-        place = _place_of(cell_id)
-        if place is None:
-            return cell_id
-        start, _, topology = cell_id.rpartition("/")
-        if len(platforms) > 1:
-            topology = ANY + topology.removeprefix(place[0])
-        return f"{start}/{topology.partition('@')[0] if len(depths) > 1 else topology}"
-
-    def renamed(named: Mapping[str, Value]) -> dict[str, Value]:
-        return {matched_id(name): value for name, value in named.items()}
-
-    sides = [replace(side, cells=renamed(side.cells), left_out=renamed(side.left_out)) for side in columns]
-    names = (f"{side.label} has {name_of(*place)}" for side, place in zip(columns, found, strict=True))
+    counts = [{one.devices for one in of_side if one and _has_several(one)} for of_side in parts]
+    several = len(set().union(*counts)) > 1 and all(len(of_side) <= 1 for of_side in counts)
+    naming = _Naming(len(platforms) > 1, len(depths) > 1, several)
+    sides = [
+        replace(side, cells=naming.renamed(side.cells), left_out=naming.renamed(side.left_out)) for side in columns
+    ]
+    names = (
+        f"{side.label} has {name_of(*place)}" + "".join(f" on {count} devices" for count in of_side if several)
+        for side, place, of_side in zip(columns, found, counts, strict=True)
+    )
     return sides, f"platforms: {', '.join(names)}; ids match without that part"
 
 
-def _place_of(cell_id: str) -> tuple[str, str] | None:
-    """The platform and the depth of a cell; None if its id has no topology."""
+@dataclass(frozen=True)
+class _Naming:
+    """What of a topology is not a part of the ids."""
+
+    platform: bool
+    depth: bool
+    devices: bool
+
+    def renamed(self, named: Mapping[str, Value]) -> dict[str, Value]:
+        return {self._id(name): value for name, value in named.items()}
+
+    def _id(self, cell_id: str) -> str:
+        parts = _parts(cell_id)
+        if parts is None:
+            return cell_id
+        start, _, topology = cell_id.rpartition("/")
+        rest = topology.removeprefix(parts.platform)
+        if self.devices and _has_several(parts):
+            rest = rest.replace(f"-{parts.devices}dev", f"-{ANY}dev", 1)
+        if self.depth:
+            rest = rest.partition("@")[0]
+        return f"{start}/{ANY if self.platform else parts.platform}{rest}"
+
+
+def _has_several(parts: Parts) -> bool:
+    """Whether one process has several devices."""
+    return parts.devices > 1 and parts.processes == 1
+
+
+def _parts(cell_id: str) -> Parts | None:
+    """The parts of a cell's topology; None if its id has none."""
     try:
-        parts = parts_of(cell_id.rpartition("/")[2])
+        return parts_of(cell_id.rpartition("/")[2])
     except UnknownTopologyError:
         return None
-    return parts.platform, parts.depth.value

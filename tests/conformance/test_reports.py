@@ -235,6 +235,14 @@ def test_results_of_two_platforms_have_the_same_cells(tmp_path: Path, capsys: Ca
     code, lines = told(on_cpu, on_gpu, lowered)
     assert code == 0 and "hostcb/call/scan/*-8dev+x64" in "\n".join(lines)
     assert lines[0].endswith("cpu has cpu, gpu has cuda, lowered has tpu@lower; ids match without that part")
+    fewer = ("fewer", [*of("tpu-4dev+x64@lower"), cell("hostcb/call/jit/tpu-1dev@lower")])
+    code, lines = told(("more", [*of("cpu-8dev+x64"), failing("hostcb/call/jit/cpu-1dev")]), fewer)
+    assert lines[0].startswith("platforms: more has cpu on 8 devices, fewer has tpu@lower on 4 devices; ids match")
+    assert lines[1] == "FIXED: hostcb/call/jit/*-1dev: fail at callback (lost) -> pass"
+    assert (code, lines[-1]) == (0, "1 fixed, 0 broken, 0 changed, 0 new, 0 gone")
+    # Which of two numbers of devices another one stands for is not known.
+    two = ("two", [*of("cpu-8dev+x64"), *of("cpu-2dev+x64")])
+    assert main(["diff", str(write(tmp_path / two[0], *two[1])), str(tmp_path / "fewer")]) == 2
     # A folder of several platforms has one cell for each.
     several = ("several", [*of("cpu-8dev+x64"), *of("cuda-8dev+x64")])
     assert told(several, on_cpu)[1][-1] == "0 fixed, 0 broken, 0 changed, 0 new, 3 gone"

@@ -28,7 +28,7 @@ from ...oracle.verdicts import Stage
 from ...spec.callbacks import Callback, Runs
 from ...spec.external_callbacks import callback_named
 from .child_processes import Ended, run_child
-from .hosts import PLANTED, Held, Host, error_of, is_of_the_program
+from .hosts import PLANTED, Host, error_of, is_of_the_program
 from .prints import PrintingTo, format_for
 from .programs import Function, Programs
 from .registry import case as case
@@ -131,17 +131,6 @@ class Case(Programs):
         return run_child(program, *started, *arguments, **options)
 
     # Threads.
-
-    @contextlib.contextmanager
-    def held(self, program: Callable[[Any, Any], Any], x: Any) -> Iterator[Held]:
-        """Run `program(host, x)` in another thread. The block runs while its callback waits, and then both end."""
-        host = Held()
-        with self.in_thread(lambda: program(host, x)):
-            try:
-                self.check(host.entered.wait(BEGINS_WITHIN), "lost", Stage.CALLBACK, "the callback did not begin")
-                yield host
-            finally:
-                host.release.set()
 
     @contextlib.contextmanager
     def in_thread(self, run: Callable[[], Any]) -> Iterator[None]:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import shard_map
 from ..harness.case import BEGINS_WITHIN, WHILE, Case, case
-from ..harness.hosts import add_one
+from ..harness.hosts import Held, add_one
 from ..harness.registry import ORDERED
 
 ROUNDS = 4
@@ -100,11 +100,8 @@ def waits_for_operand(case: Case) -> None:
 
     The operand comes from a program on other devices, which is held up.
     """
-    gate, first_started, later_ran = threading.Event(), threading.Event(), threading.Event()
-
-    def hold_up(operand: Any) -> Any:
-        gate.wait(2 * BEGINS_WITHIN)
-        return np.asarray(operand)
+    first_started, later_ran, hold_up = threading.Event(), threading.Event(), Held()
+    gate = hold_up.release
 
     def later(operand: Any) -> Any:
         later_ran.set()

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...oracle.verdicts import Stage
 from ..harness.case import BEGINS_WITHIN, Case, case
-from ..harness.hosts import PLANTED, add_one, fail
+from ..harness.hosts import PLANTED, Held, add_one, fail
 from ..harness.registry import EVERY_KIND
 
 ROUNDS = 5
@@ -30,31 +30,24 @@ LARGE = 1 << 20
 @case("pmap", "id_tap call io_callback")
 def blocks_until_released(case: Case) -> None:
     """A callback waits for an event outside the program: the process goes on meanwhile, and then the callback ends."""
-    entered, release = threading.Event(), threading.Event()
-
-    def answer(operand: Any) -> Any:
-        entered.set()
-        release.wait(2 * BEGINS_WITHIN)
-        return add_one(operand)
-
-    host = case.host(answer)
+    held, ended = Held(add_one), threading.Event()
+    host = case.host(held)
     program, alone = case.program(host), jax.jit(lambda x: x * 2)
     case.gives(case.operand * 2, alone, case.operand)
-    ended = threading.Event()
 
     def run() -> None:
         case.gives(case.expected, program, case.operand)
         ended.set()
 
     with case.in_thread(run):
-        case.check(entered.wait(BEGINS_WITHIN), "lost", Stage.CALLBACK, "the callback did not begin")
+        case.check(held.entered.wait(BEGINS_WITHIN), "lost", Stage.CALLBACK, "the callback did not begin")
         if case.layout == "jit":
             # XLA:CPU runs only one program over several devices at a time, with or without callbacks.
             case.gives(case.operand * 2, alone, case.operand)
         if case.callback.function == "id_tap":
             in_time = ended.wait(BEGINS_WITHIN / 2)
             case.check(in_time, "waits", Stage.RESULT, "the device waits for the function of a tap")
-        release.set()
+        held.release.set()
     case.saw_parts(host, case.operand)
 
 

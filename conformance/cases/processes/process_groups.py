@@ -17,6 +17,7 @@ from jax._src import distributed
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import JaxRuntimeError
+from ..failures.misbehaving import Misbehaving
 from ..harness.case import Case, case
 from ..harness.hosts import PLANTED, add_one, fail
 from ..harness.registry import COLLECTIVE_TIMEOUT_FLAGS
@@ -70,19 +71,13 @@ def _check_fails(case: Case, run: Callable[[], Any], limit: float) -> Exception 
 )
 def raises_in_one_process(case: Case) -> None:
     """Under jit over a mesh one process calls back. If that raises, the program ends with an error in each process."""
-    failing = True
-
-    def host(operand: Any) -> Any:
-        if failing:
-            raise RuntimeError(PLANTED)
-        return add_one(operand)
-
+    host = Misbehaving(armed=True)
     program, operand = case.program(host), _operand(case)
     error = _check_fails(case, lambda: program(operand), AT_ONCE)
     if jax.process_index() == 0:
         case.check(PLANTED in str(error), "poor error", Stage.DISPATCH, f"the error does not say why: {error}")
     case.drain()
-    failing = False
+    host.armed = False
     _check_result(case, lambda: program(operand), case.operand + np.float32(1))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 import threading
 import time
@@ -14,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from support.first_lines import barrier
+from support.helpers import DEADLINE
 from support.subprocesses import run_program
 
 import hostcb as hcb
@@ -130,7 +130,7 @@ def test_a_callback_that_fails_again_and_again_does_not_fill_the_log(caplog: pyt
 def test_devices_that_fail_together_have_one_line(
     kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeats, "SECONDS_BETWEEN_COUNTS", math.inf)
+    monkeypatch.setattr(repeats, "SECONDS_BETWEEN_COUNTS", DEADLINE)
 
     def fails(value: Any, transforms: object = None) -> Any:
         raise ValueError(f"{value} is too large")
@@ -153,7 +153,7 @@ def test_devices_that_fail_together_have_one_line(
 def test_another_class_of_exception_has_a_line_of_its_own(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeats, "SECONDS_BETWEEN_COUNTS", math.inf)
+    monkeypatch.setattr(repeats, "SECONDS_BETWEEN_COUNTS", DEADLINE)
     classes = [ValueError, OSError, ValueError, KeyError, OSError, LookupError, TypeError]
 
     def fails(value: Any, transforms: object) -> None:

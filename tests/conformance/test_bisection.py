@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from suite_runs import Capture, Patch
+from suite_runs import Capture
 
-from conformance.bisecting.commits import Repository
 from conformance.bisecting.findings import exit_code, report
-from conformance.bisecting.search import Answer, Kind, Samples, answers, so_far
+from conformance.bisecting.search import Answer, Kind, Samples, answers
 from conformance.bisecting.subjects import Sample, sample_of
 from conformance.cli.commands import main
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
@@ -86,12 +84,6 @@ def test_chance() -> None:
         ((before, after),) = pairs(answer)
         assert before < 7 <= after
         assert answer.kind is Kind.CANNOT_TELL or (before, after) == (6, 7)
-    assert Releases([0.0, 0.5, 1.0, 1.0], 2).answer(0, 3).kind is Kind.CANNOT_TELL
-    # More runs where they are needed.
-    sure, rare = Releases([0.0, 0.0, 1.0, 1.0]), Releases([0.0, 0.0, 0.05, 0.05])
-    assert pairs(sure.answer(0, 3, runs=320)) == [(1, 2)]
-    rare.answer(0, 3, runs=320)
-    assert sure.runs < rare.runs / 5
     # A rate between both ends is like neither.
     answer = Releases([0.0, 0.1, 1.0], 5).answer(0, 2, runs=20)
     assert (answer.kind, answer.changes[0].unclear) == (Kind.CANNOT_TELL, (1,))
@@ -137,158 +129,17 @@ def bisect(wheels: Path, tmp_path: Path, capfd: Capture) -> Bisect:
     return run
 
 
-HANGS_AND_CRASHES = """\
-import jax, os, subprocess, sys, threading
-if jax.__version__ > '0.6': os.abort()
-subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)
-threading.Event().wait()
-"""
-
-
 def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(bisect: Bisect, tmp_path: Path) -> None:
-    """The installer says why. A script that hangs or crashes has an outcome and leaves no process."""
-    source = "import jax; print('new' if jax.__version__ >= '0.6.1' else 'old'); print(2)"
+    source = "import jax; print('new' if jax.__version__ >= '0.6.1' else 'old')"
     code, printed, errors = bisect(source)
     assert code == 0, printed + errors
     assert "  FOUND: 0.6.1 is the first with another outcome, after 0.6.0." in printed
-    old, new = "exit 0, prints old | 2", "exit 0, prints new | 2"
-    assert f"  0.5.3: {old}\n  0.6.0: {old}  (3 of 3 runs)\n  0.6.1: {new}  (3 of 3 runs)\n" in printed
-    assert (tmp_path / "results" / "findings.txt").read_text() == printed
+    assert "  0.6.0: exit 0, prints old  (3 of 3 runs)\n  0.6.1: exit 0, prints new  (3 of 3 runs)\n" in printed
     assert [*(tmp_path / "results").glob("environments-*")] == []
-    # Nothing runs again, and the good end may be the newer one. A process that was killed may have left half a line.
+    # Nothing runs again. A process that was killed may have left half a line.
     with (tmp_path / "results" / "runs.jsonl").open("a") as journal:
         journal.write('{"run": ["0.7')
     code, again, errors = bisect(source, "--resume", "--good", "0.7.0", "--bad", "0.5.3")
     assert (code, again) == (0, printed) and "trying" not in errors
-    assert "named --good" not in printed
     code, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.1")
-    # As its runs, what another bisection found is not the last one's.
-    assert (tmp_path / "results" / "findings.1.txt").read_text() == again
-    assert (code, "UNUSABLE: 0.7.1 cannot be tested" in printed, "jaxlib" in printed) == (2, True, True)
-    ends = ("--good", "0.5.3", "--bad", "0.6.0", "--deadline", "2", "--runs", "1")
-    code, printed, _ = bisect(HANGS_AND_CRASHES, *ends)
-    assert (code, "0.5.3: hang  (" in printed) == (0, True)
-    assert "0.6.0: crash (Aborted), prints nothing  (" in printed
-    assert "\n  0.5.3, named --good, fails too.\n\n" in printed
-
-
-INTERRUPTS = """\
-import jax, os, pathlib, signal, time
-if jax.__version__ == '0.6.0' and not (marker := pathlib.Path(__file__).with_name('interrupted')).exists():
-    marker.touch()
-    os.kill(os.getppid(), signal.SIGINT)
-    time.sleep(60)
-print('new' if jax.__version__ >= '0.6.1' else 'old')
-"""
-
-
-@pytest.mark.usefixtures("sigint_reaches_programs")
-def test_an_interrupted_search_says_what_it_tried_and_found_and_goes_on(bisect: Bisect, tmp_path: Path) -> None:
-    script, old, new = tmp_path / "script.py", "exit 0, prints old", "exit 0, prints new"
-    ends = ("--good", "0.5.3", "--bad", "0.7.0")
-    code, printed, errors = bisect(INTERRUPTS, *ends)
-    assert code == 130
-    lines = [line for line in errors.splitlines() if line.startswith("0.")]
-    tried = [("0.5.3", old), ("0.7.0", new), ("0.6.1", new)]
-    assert lines == [
-        *(line for name, words in tried for line in (f"{name}: trying it, 1 run", f"{name}: {script}: {words}")),
-        "0.6.0: trying it, 1 run",
-    ]
-    found = "NOT FINISHED: the outcome changes between 0.5.3 and 0.6.1."
-    assert printed == f"{script}\n  {found}\n\n  0.5.3: {old}\n  0.6.1: {new}\n  0.7.0: {new}\n"
-    assert "interrupted" in errors and "--resume" in errors.splitlines()[-1]
-    code, printed, errors = bisect(INTERRUPTS, *ends, "--resume")
-    assert (code, "FOUND: 0.6.1 is the first" in printed) == (0, True)
-    assert "0.6.0: trying it, 1 run" in errors and "0.7.0: trying" not in errors
-
-
-def test_an_interrupted_search_has_the_answers_of_those_cells_that_need_no_more_runs() -> None:
-    def interrupted(index: int, runs: Mapping[str, int]) -> Iterator[tuple[str, Sample]]:
-        for subject in runs:
-            if subject == "interrupted" and index not in (0, 7):
-                raise KeyboardInterrupt
-            for _ in range(runs[subject]):
-                yield subject, Sample("fail" if index >= 6 else "pass", index < 6)
-
-    passed = [Sample("pass", True)] * 3
-    samples: Samples = {"once more": {}, "interrupted": {}, "same": {0: passed, 7: passed}}
-    with pytest.raises(KeyboardInterrupt):
-        answers(8, (0, 7), 1, interrupted, samples)
-    found = so_far(8, (0, 7), 1, samples)
-    assert {subject: (answer.kind, pairs(answer)) for subject, answer in found.items()} == {
-        "once more": (Kind.UNFINISHED, [(3, 7)]),
-        "interrupted": (Kind.UNFINISHED, [(0, 7)]),
-        "same": (Kind.SAME, []),
-    }
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=Someone", "-c", "user.email=someone@example.org", "-c", "commit.gpgsign=false")
-    command = ["git", "-C", str(folder), *identity, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Commits of a package and a suite of its own; one is broken, the next and another one change what it does."""
-    folder = tmp_path_factory.mktemp("repository")
-    git(folder, "init", "--quiet", "--initial-branch=main")
-    for package in ("hostcb", "conformance"):
-        (folder / package).mkdir()
-        (folder / package / "__init__.py").touch()
-    # All files have one size and, mostly, one second.
-    for number, source in enumerate("11(2233"):
-        (folder / "hostcb" / "__init__.py").write_text(f"VALUE = {source}")
-        (folder / "number").write_text(str(number))
-        git(folder, "add", "--all")
-        git(folder, "commit", "--quiet", "--message", f"Change {number}")
-        git(folder, "tag", f"v{number}")
-    # A hook of the user's, and changes that are not committed.
-    hook = folder / ".git" / "hooks" / "post-checkout"
-    hook.write_text(f"#!/bin/sh\ntouch {folder}/hook-ran\n")
-    hook.chmod(0o755)
-    (folder / "hostcb" / "__init__.py").write_text("VALUE = 'mine'")
-    return folder
-
-
-SCRIPT = """\
-try:
-    import hostcb
-except SyntaxError:
-    raise SystemExit(125)
-print(hostcb.VALUE)
-"""
-FOUND = {
-    (3, 6): "FOUND: {5} is the first with another outcome, after {4}.",
-    (4, 0): "FOUND a range: the outcome changes between {1} and {3}; {2} could not be tested.",
-    (0, 1): "NOTHING TO FIND: {0} and {1} do not differ",
-    (0, 9): "has no commit 'v9'",
-}
-
-
-def test_the_first_commit_is_found_and_the_users_tree_is_not_touched(
-    bisect: Bisect, repository: Path, monkeypatch: Patch
-) -> None:
-    names = [git(repository, "rev-parse", "--short=10", f"v{number}") for number in range(7)]
-    for (good, bad), words in FOUND.items():
-        with monkeypatch.context() as hook:
-            # As in a hook of another repository.
-            hook.setenv("GIT_DIR", "/nowhere")
-            _, printed, errors = bisect(SCRIPT, "--repo", str(repository), "--good", f"v{good}", "--bad", f"v{bad}")
-        assert words.format(*names) in printed + errors
-        assert not printed or f"{names[good]} Change {good}: exit 0, prints " in printed
-    assert (repository / "hostcb" / "__init__.py").read_text() == "VALUE = 'mine'"
-    assert git(repository, "rev-parse", "--abbrev-ref", "HEAD") == "main"
-    assert git(repository, "worktree", "list").count("\n") == 0
-    assert git(repository, "for-each-ref", "refs/bisect") == ""
-    assert not (repository / "hook-ran").exists()
-
-
-def test_a_merge_is_one_commit(tmp_path: Path) -> None:
-    git(tmp_path, "init", "--quiet", "--initial-branch=main")
-    for number, command in enumerate(("switch -c side", "switch main", "merge side --no-ff -m Merge")):
-        git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", f"Change {number}")
-        git(tmp_path, *command.split())
-    lines = {"main": ["Change 0", "Change 2", "Merge"], "main^2": ["Change 0", "Change 1"]}
-    for new, messages in lines.items():
-        assert [label[11:] for label in Repository(tmp_path).between("main~2", new).values()] == messages
+    assert (code, "UNUSABLE: 0.7.1 cannot be tested" in printed) == (2, True)

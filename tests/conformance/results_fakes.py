@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -73,47 +72,15 @@ def hostile(word: str) -> dict[str, Any]:
     return results(*cells, **of_run, stale_expectations=[word], claims=claims)
 
 
-class Page(HTMLParser):
-    """A page as a browser would take it apart."""
+class Page:
+    """The parts of a page that the words of others may not change, and what its script reads."""
 
     def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, tuple[tuple[str, str | None], ...]]] = []
-        self.others: list[str] = []
-        """Comments, declarations and processing instructions."""
-        self.texts: dict[str, list[str]] = {}
-        self._inside = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, tuple(attrs)))
-        self._inside = tag
-        if tag in ("script", "style"):
-            self.texts.setdefault(tag, []).append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._inside in self.texts:
-            self.texts[self._inside][-1] += data
-
-    def handle_comment(self, data: str) -> None:
-        self.others.append(data)
-
-    handle_decl = handle_comment
-
-    @property
-    def policy(self) -> str:
-        found = [dict(attributes) for tag, attributes in self.elements if tag == "meta"]
-        (policy,) = [str(one["content"]) for one in found if one.get("http-equiv") == "Content-Security-Policy"]
-        return policy
-
-    @property
-    def data(self) -> Any:
-        """What the page's script reads."""
-        return json.loads(self.texts["script"][0])
+        self.tags = re.findall(r"<[^>]*>", text)
+        (self.style,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+        data, self.script = re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
+        self.data: Any = json.loads(data)
+        (self.policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
 
 
 def outside_of_code(markdown: str) -> list[str]:

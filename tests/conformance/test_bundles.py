@@ -6,7 +6,7 @@ import io
 import json
 import random
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,11 @@ from conformance.bundles.archive import SUMS, BadBundleError, Bundle, bundle_of,
 from conformance.bundles.earning import NAMED
 from conformance.cli import commands
 from conformance.engine import preparation
-from conformance.oracle.repetition import interval
-from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
-from conformance.planning.cells import Plan, make_whole_plan
-from conformance.planning.selection import Choice
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.reports import results
-from conformance.reports.html import html
 from conformance.reports.markdown import markdown
 from conformance.reports.results import SCHEMA_VERSION, load_results
 from conformance.spec.capabilities import PROFILES
-from conformance.spec.topology import Topology
 
 pytestmark = pytest.mark.contract("C45")
 
@@ -52,24 +47,15 @@ def test_what_a_run_writes_is_as_described_and_can_be_bundled(
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.Draft202012Validator(SCHEMA).validate(data)
     assert "JAX_ENABLE_CHECKS=0" in data["run_info"]["cpu-1dev"]["variables"]
-    assert data["run"]["command"].endswith(f"{cell[0]} --repeat 7")
     assert {"jax", "jaxlib", "numpy", "pytest"} <= {*data["run"]["packages"]}
-    assert data["run"]["begin"] <= data["run"]["end"] and data["run"]["begin"].endswith("+00:00")
     repeated = data["cells"][0]["repeated"]
     assert (repeated["runs"], repeated["failures"], repeated["confidence"]) == (7, 4, 0.95)
-    assert repeated["interval"] == pytest.approx(interval(4, 7))
     assert [(way["verdict"], way["count"]) for way in repeated["outcomes"]] == [("fail", 4), ("pass", 3)]
     assert (data["process_starts"], len(journal_in(folder, "end"))) == (1, 7)
-    runs = load_results(folder)
-    assert all("4 of 7" in text for text in (printed, markdown(runs), html(runs)))
+    assert "4 of 7" in printed and "4 of 7" in markdown(load_results(folder))
     assert commands.main(["bundle", str(folder)]) == 0
     assert commands.main(["verify", str(folder / "bundle.zip")]) == 1
     assert NAMED in capsys.readouterr().out
-    # A new verdict, stage or status is a change of meaning for a reader that knows the old ones.
-    described = SCHEMA["$defs"]["cell"]["properties"]
-    assert described["stage"]["enum"] == [*(stage.value for stage in Stage), None]
-    assert described["status"]["enum"] == [status.value for status in ExpectationStatus]
-    assert described["verdict"]["pattern"].partition(")")[0] == "^(" + "|".join(verdict.value for verdict in Verdict)
 
 
 @pytest.fixture
@@ -79,19 +65,10 @@ def bundle(tmp_path: Path, capsys: Capture) -> Path:
     return tmp_path / "results" / "bundle.zip"
 
 
-def zipped(members: Sequence[tuple[str, bytes]]) -> bytes:
-    """The archive that any zip program writes."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members:
-            archive.writestr(name, content)
-    return file.getvalue()
-
-
 def test_a_change_of_a_byte_is_refused(bundle: Path) -> None:
     """What only the zip format has, such as times, may change: nobody reads it."""
     data, whole = bundle.read_bytes(), unpack(bundle)
-    for place in random.Random(0).sample(range(len(data)), 150):
+    for place in random.Random(0).sample(range(len(data)), 100):
         changed = bytearray(data)
         changed[place] ^= 1 << place % 8
         try:
@@ -100,22 +77,19 @@ def test_a_change_of_a_byte_is_refused(bundle: Path) -> None:
             assert str(error)
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_another_archive_of_the_members_is_refused(bundle: Path, capsys: Capture) -> None:
     with zipfile.ZipFile(bundle) as archive:
         found = {name: archive.read(name) for name in archive.namelist()}
     changes: dict[str, Members] = {
         f"{RESULTS} was changed": found | {RESULTS: found[RESULTS].replace(b'"pass"', b'"fail"', 1)},
-        f"{SUMS} was changed": found | {SUMS: b"".join(found[SUMS].splitlines(True)[::-1])},
         "notes.txt was changed, added or removed": {**found, "notes.txt": b""},
         f"{JOURNAL} was changed, added or removed": {name: found[name] for name in found if name != JOURNAL},
         f"no member {SUMS}": {name: found[name] for name in found if name != SUMS},
     }
-    refused = {words: zipped([*members.items()]) for words, members in changes.items()}
-    for name in (RESULTS, SUMS):
-        refused[f"{name} is in the archive twice"] = zipped([*found.items(), (name, found[name])])
-    for words, data in refused.items():
-        bundle.write_bytes(data)
+    for words, members in changes.items():
+        with zipfile.ZipFile(bundle, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
         assert commands.main(["verify", str(bundle)]) == 2
         said = capsys.readouterr()
         assert words in said.err and said.out == ""
@@ -144,18 +118,14 @@ def changed(bundle: Path, change: Callable[[Members], object]) -> None:
 
 
 FAILS: dict[str, Any] = {"verdict": "fail", "stage": "callback"}
-FAILS_UNEXPECTEDLY = edit_cell(**FAILS, status="unexpected")
 CONTRADICTIONS: dict[str, Callable[[Members], object]] = {
     "is stored as as_expected, and judged again it is un": edit_cell(**FAILS),
-    "code is stored as 0, and it is 1": FAILS_UNEXPECTEDLY,
+    "code is stored as 0, and it is 1": edit_cell(**FAILS, status="unexpected"),
     "is stored as 0, and it is 1": edit(lambda results: results.update(problems=["x"])),
     "its cells are not those of its plan": edit(lambda results: results["cells"].pop()),
     "has the cell": edit(lambda results: results["cells"].append(results["cells"][0])),
-    "is no id of a cell": edit_cell(id="hostcb/jit/x/y"),
     "fine": edit_cell(verdict="fine"),
-    "has schema 2, and this reader knows 1": edit(lambda results: results.update(schema=2)),
     "holds the results of tpu": edit(lambda results: results.update(platform="tpu")),
-    "holds no results": lambda found: found.pop(RESULTS),
     "virus.exe belongs to no result": lambda found: found.update({"virus.exe": b"x"}),
     f"{fakes.CORE} is stored as a pass, and its journal has none of it": lambda found: found.update(
         {JOURNAL: found[JOURNAL].split(b"\n", 1)[1]}
@@ -195,27 +165,15 @@ def test_what_is_bundled(tmp_path: Path, monkeypatch: Patch) -> None:
     assert commands.main(["bundle", str(folder)]) == 2
 
 
-def test_the_folder_and_its_platforms_are_named(tmp_path: Path, capsys: Capture) -> None:
-    """Chosen cells have a folder of their own, below that of all cells."""
-    chosen = fakes.write(tmp_path / "selection")
-    assert commands.main(["bundle", str(tmp_path)]) == 2
-    assert f"{chosen} holds" in capsys.readouterr().err
-    assert commands.main(["bundle", str(chosen)]) == 0
-    said = capsys.readouterr().out
-    assert "bundle.zip: results of cpu in 2 members" in said and "FAIL" not in said
-    failed = fakes.write(tmp_path / "failed", outcomes={fakes.OF_JAX: fakes.failing()})
-    assert commands.main(["bundle", str(failed)]) == 0
-    assert "the run of cpu ended with FAIL: " in capsys.readouterr().out
-
-
 # Profiles.
 
 ALL = {f"{profile} hostcb run" for profile in PROFILES} | {"core jax run"}
-CORE, OTHERS = "core hostcb run", ALL - {"core hostcb run"}
+OTHERS = ALL - {"core hostcb run"}
 MISSING = Outcome(Verdict.MISSING, reason="planned and never run")
 COMPILED, LOWERED, RUN = (f"hostcb/pure_callback/jit/tpu-1dev{depth}" for depth in ("@compile", "@lower", ""))
 AT_DEPTHS = {"cells": (COMPILED, LOWERED, RUN), "outcomes": {COMPILED: fakes.failing(Stage.COMPILE), RUN: MISSING}}
 OF_JAX = {"outcomes": {fakes.OF_JAX: fakes.failing()}, "known": fakes.KNOWN.format(cells="jax/*")}
+LACKING = {"lacking": {"hostcb/io_callback/jit/cpu-1dev": "mine has no io_callback"}}
 OF_CASE = {"outcomes": {fakes.CASE: fakes.failing()}, "known": fakes.KNOWN.format(cells="*/case.keeps_its_view.*")}
 
 
@@ -223,72 +181,47 @@ def core(outcome: Outcome) -> dict[str, Any]:
     return {"outcomes": {fakes.CORE: outcome}}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "earned", "profile", "reason"),
-    [
-        ({}, ALL, "ordered jax run", "the plan has no cell of this profile"),
-        (core(fakes.failing()), OTHERS, CORE, f"1 of its 1 cells fail, the first is {fakes.CORE}: fail"),
-        (core(fakes.failing(verdict=Verdict.FLAKE)), OTHERS, CORE, "flake"),
-        (core(MISSING), OTHERS, CORE, f"1 of its 1 cells did not run, the first is {fakes.CORE}"),
-        (OF_JAX, ALL - {"core jax run"}, "core jax run", "1 of its 1 cells fail"),
-        # A known failure of a case is listed and costs nothing.
-        (OF_CASE, ALL, "zero-copy hostcb run", {fakes.CASE: "It is planted. https://example.org/1"}),
-        (
-            *({"lacking": {"hostcb/io_callback/jit/cpu-1dev": "mine has no io_callback"}}, OTHERS, CORE),
-            "all cells of io_callback were left out: mine has no io_callback",
-        ),
-        ({"problems": ["interrupted"]}, set(), CORE, "the run had 1 problem, the first is: interr"),
-        (AT_DEPTHS, {"core hostcb lower"}, CORE, "did not run"),
-    ],
-    ids=["all", "fails", "flake", "missing", "known", "case", "lacking", "problem", "depths"],
-)
-def test_what_is_earned(
-    arguments: Mapping[str, Any],
-    earned: set[str],
-    profile: str,
-    reason: str | dict[str, str],
-    tmp_path: Path,
-    capsys: Capture,
-) -> None:
+EARNED: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "": ({}, ALL),
+    f"1 of its 1 cells fail, the first is {fakes.CORE}: fail": (core(fakes.failing()), OTHERS),
+    f"1 of its 1 cells fail, the first is {fakes.CORE}: flake": (core(fakes.failing(verdict=Verdict.FLAKE)), OTHERS),
+    f"1 of its 1 cells did not run, the first is {fakes.CORE}": (core(MISSING), OTHERS),
+    "1 of its 1 cells fail, the first is jax": (OF_JAX, ALL - {"core jax run"}),
+    # A known failure of a case is listed and costs nothing.
+    "It is planted. https://example.org/1": (OF_CASE, ALL),
+    "all cells of io_callback were left out: mine has no io_callback": (LACKING, OTHERS),
+    "the run had 1 problem, the first is: interr": ({"problems": ["interrupted"]}, set()),
+    "did not run": (AT_DEPTHS, {"core hostcb lower"}),
+}
+
+
+@pytest.mark.parametrize("words", EARNED)
+def test_what_is_earned(words: str, tmp_path: Path, capsys: Capture) -> None:
+    arguments, earned = EARNED[words]
     file = tmp_path / "bundle.zip"
     file.write_bytes(bundle_of(fakes.write(tmp_path / "results", **arguments)).packed())
     code = commands.main(["verify", str(file), "--json"])
     found = json.loads(capsys.readouterr().out)["profiles"]
-    claims = {f"{one['profile']} {one['implementation']} {one['depth']}": one for one in found}
-    assert {name for name, one in claims.items() if one["earned"]} == earned
-    assert code == (0 if earned else 1)
-    claim = claims[profile]
-    assert claim["known_failures"] == reason if isinstance(reason, dict) else reason in claim["reasons"][0]
+    claims = {f"{one['profile']} {one['implementation']} {one['depth']}" for one in found if one["earned"]}
+    assert (claims, code) == (earned, 0 if earned else 1)
+    assert words in str([(one["known_failures"], one["reasons"]) for one in found])
 
 
-@pytest.mark.parametrize("both", [True, False])
-def test_neither_refusals_alone_nor_cells_that_were_named_earn_a_profile(
-    both: bool, tmp_path: Path, capsys: Capture
-) -> None:
+def test_refusals_alone_earn_no_profile(tmp_path: Path, capsys: Capture) -> None:
     """A program that must be refused is as right as one that must be lowered, but not all of a callback are such."""
     cells = ["hostcb/buffer_callback/jit/tpu-1dev@lower", "hostcb/buffer_callback/vmap/tpu-1dev@lower"]
     folder = fakes.write(tmp_path / "r", cells=cells)
-    fakes.changed(folder, lambda found: [one.update(shown="refused") for one in found["cells"][: 1 + both]])
-    assert commands.main(["bundle", str(folder)]) == 0
-    assert commands.main(["verify", str(folder / "bundle.zip")]) == int(both)
-    assert ("not earned: all programs with buffer_callback were refused" in capsys.readouterr().out) is both
+    for refused, earned in ((1, True), (2, False)):
+        fakes.changed(folder, lambda found, n=refused: [one.update(shown="refused") for one in found["cells"][:n]])
+        assert commands.main(["bundle", str(folder)]) == 0
+        assert commands.main(["verify", str(folder / "bundle.zip")]) == int(not earned)
+        assert ("not earned: all programs with buffer_callback were refused" in capsys.readouterr().out) is not earned
 
 
 def test_the_plan_is_made_again(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
-    """From the recorded options, without those that only select: the plan of `--smoke` is the whole one."""
     file = tmp_path / "bundle.zip"
     file.write_bytes(bundle_of(fakes.write(tmp_path / "results")).packed())
-    with monkeypatch.context() as planned:
-        for cells, code in ((fakes.CELLS, 0), (fakes.CELLS[:-1], 2)):
-            planned.setattr(preparation, "planned_again", lambda options, cells=cells: [*cells])
-            assert commands.main(["verify", str(file), "--replan"]) == code
+    for planned, code in ((fakes.CELLS, 0), (fakes.CELLS[:-1], 2)):
+        monkeypatch.setattr(preparation, "planned_again", lambda options, planned=planned: [*planned])
+        assert commands.main(["verify", str(file), "--replan"]) == code
     assert f"1 cells, like {fakes.OF_JAX}" in capsys.readouterr().err
-
-    def undrawn(implementations: Sequence[str], platform: str, devices: Sequence[int], choice: Choice) -> Plan:
-        assert choice == Choice(7, full=False)
-        return make_whole_plan(implementations, [Topology(platform, count) for count in devices]).on_this_release()
-
-    monkeypatch.setattr(preparation.selecting, "whole_plan_of", undrawn)
-    options = {"platform": "cpu", "devices": [1], "implementations": ["jax"], "seed": 7, "full": False, "smoke": True}
-    options |= {"depth": "run", "usual_devices": False, "topologies": []}
-    assert fakes.OF_JAX in preparation.planned_again(options)

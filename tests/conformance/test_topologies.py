@@ -31,7 +31,6 @@ def test_names_and_the_environment_of_a_worker() -> None:
     environment = Topology("cpu", 8).environment(inherited)
     assert environment["XLA_FLAGS"] == " ".join(("--a=1", f"{count}=8", *known(QUICK_COMPILATION)))
     assert (environment["JAX_PLATFORMS"], environment["HOME"]) == ("cpu", "/h")
-    assert Topology("cpu", 8, "optimised").environment(inherited)["XLA_FLAGS"] == f"--a=1 {count}=8"
     asked = Topology("cpu", 8).environment({"XLA_FLAGS": "--xla_backend_optimization_level=3"})
     assert asked["XLA_FLAGS"].count("optimization_level") == 1, "the user has the last word"
     assert Topology("cpu", 2, "sync").environment({})["JAX_CPU_ENABLE_ASYNC_DISPATCH"] == "0"
@@ -85,8 +84,6 @@ def test_devices_are_those_of_the_platform(monkeypatch: Patch) -> None:
         with pytest.raises(WrongPlatformError, match="asked for 5 toy devices, JAX found 4"):
             devices_of(Topology("toy", 5))
     of = {None: cpu, "cpu": cpu}
-    with pytest.raises(WrongPlatformError, match=r"--platform FILE.toml; did you mean cuda\?$"):
-        devices_of(Topology("cudda", 1))
     for name in ("toy", "cuda"):
         # JAX leaves a CUDA that sees no GPU out, and says nothing.
         with pytest.raises(WrongPlatformError, match=f"asked for {name} devices, JAX found none"):

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
 import tomllib
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import jax
 import pytest
 from suite_runs import ROOT, Capture, Patch, ran, report_in, run, verdicts
 from support.vendor_packages import PLUGIN, installed, on_the_page
@@ -21,17 +17,13 @@ from support.vendor_packages import PLUGIN, installed, on_the_page
 from conformance.cases.harness import extensions
 from conformance.cases.harness.catalogue import all_cases
 from conformance.cases.harness.registry import _ENTERED
-from conformance.cli.commands import main, reported
-from conformance.engine.options import RunOptions
-from conformance.engine.preparation import ConflictingOptionsError, prepare, workers_of
-from conformance.expectations.entries import load_expectations, toml_of
-from conformance.implementations import ImplementationError, load, path_of
-from conformance.implementations.external import ExternalCallbacks
+from conformance.cli.commands import main
+from conformance.engine.preparation import ConflictingOptionsError, workers_of
 from conformance.model.transforms import TRANSFORMS
 from conformance.planning.cells import parse_cell
 from conformance.spec import external_callbacks, platforms
 from conformance.spec.platforms import platform_in
-from conformance.spec.topology import Topology, WrongPlatformError
+from conformance.spec.topology import Topology
 
 pytestmark = pytest.mark.contract("C50")
 
@@ -104,9 +96,10 @@ def test_a_package_adds_a_platform_and_its_cells(tmp_path: Path, package: Path) 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     report = report_in(tmp_path / "results", "acme")
     assert verdicts(report) == dict.fromkeys(CELLS, "pass")
-    untested = {"verdict": "not tested", "cells": 0, "failed": []}
-    assert report["claims"] == [{"name": name} | untested for name in ("ordered", "hostcb:call")]
-    assert "claimed capability `ordered`: no cell of this run tested it" in ended.stdout
+    assert [(claim["name"], claim["verdict"]) for claim in report["claims"]] == [
+        ("ordered", "not tested"),
+        ("hostcb:call", "not tested"),
+    ]
     # A module that imports `hostcb_conformance` gets the classes of the suite that runs as `conformance`.
     (package / "acme_suite.py").write_text(SUITE.replace("from conformance.", "from hostcb_conformance."))
     use(package)
@@ -123,19 +116,14 @@ def test_a_file_is_enough(tmp_path: Path, capsys: Capture) -> None:
     file.write_text(on_the_page("acme.toml"))
     use(tmp_path)
     assert main(["list", "--platforms", "--platform", str(file)]) == 0
-    shown = capsys.readouterr().out.partition("\nacme, by ")[2]
-    assert "acme_npu" in shown and "at most 2" in shown
+    assert "acme_npu" in capsys.readouterr().out.partition("\nacme, by ")[2]
     assert platform_in(file).expectations == tmp_path / "acme_known.toml"
     environment = Topology("acme", 1).environment({"XLA_FLAGS": "--xla_acme=0", "ACME_LOG": "loud"})
     own = {"JAX_PLATFORMS": "acme,cpu", "XLA_FLAGS": "--xla_acme=0", "ACME_LOG": "loud"}
     assert environment == own, "the user has the last word"
     assert Topology("acme", 1).environment({})["ACME_LOG"] == "quiet"
-    with pytest.raises(ConflictingOptionsError, match=r"-n 3: at most 2 process\(es\) may use the devices of acme"):
+    with pytest.raises(ConflictingOptionsError, match="-n 3: at most 2 process"):
         workers_of(3, "acme")
-    # The example, which `nox -s vendor` runs where its plugin is.
-    toy = platform_in(ROOT / "examples" / "platform" / "toy_platform" / "toy.toml")
-    assert (toy.name, toy.jax_name, toy.devices) == ("toy", "toy", ("toy_npu",))
-    assert toy.expectations and load_expectations(toy.expectations).entries
 
 
 DESCRIBED = "jax/io_callback/eager/acme-1dev"
@@ -154,47 +142,9 @@ def test_commands_for_one_cell_take_a_file_and_print_it(tmp_path: Path, capsys: 
     assert ended.stdout.splitlines()[-1:] == [f"{DESCRIBED}: pass"], ended.stderr
     assert main(["minimise", DESCRIBED, "--platform", str(file), "--runs", "1"]) == 3
     assert f"{DESCRIBED} passes" in capsys.readouterr().out
-    assert main(["repro", DESCRIBED.replace("acme", "cuda"), "--platform", str(file)]) == 2
-    assert "name cuda, acme" in capsys.readouterr().err
-
-
-def test_an_entry_for_another_number_of_devices_is_not_stale(tmp_path: Path) -> None:
-    """The file is for all devices of the platform, and a run may be on fewer of them; a wrong name is stale."""
-    file, known = tmp_path / "acme.toml", tmp_path / "acme_known.toml"
-    file.write_text(
-        "[platform]\nname = 'acme'\nregistered = 'cpu'\ndevices = 'cpu'\nexpectations = 'acme_known.toml'\n"
-    )
-    cells = ["jax/io_callback/shard_map/acme-4dev", "jax/io_callback/no_such/acme-4dev"]
-    fields = {"cells": cells, "verdict": "fail", "reason": "a test", "link": "none", "since": "2026-11-28"}
-    known.write_text(toml_of(fields))
-    options = RunOptions(platform=str(file), cells=(DESCRIBED,), results=tmp_path / "results")
-    assert prepare(options)._report.stale_expectations == (cells[1],)
 
 
 # What cannot be used.
-
-
-def test_only_what_works_is_advised_without_devices(capsys: Capture) -> None:
-    """A cell may be of another platform than the options: the error itself names its platform."""
-
-    def absent(_: Namespace) -> int:
-        raise WrongPlatformError("asked for its devices")
-
-    for platform, advised in {"acme": False, "acme.toml": False, "cpu": False, "tpu": True}.items():
-        assert reported(absent, Namespace(platform=platform, depth="auto")) == 2
-        said = capsys.readouterr().err
-        assert "cells cannot run here" in said and "asked for its devices" in said and f"{platform} cells" not in said
-        assert ("--depth lower" in said) is advised
-
-
-def test_the_error_of_a_plugin_is_told(tmp_path: Path) -> None:
-    """JAX only logs it, and says itself that it has no such platform."""
-    broken = "def initialize():\n    raise OSError('libacme.so: driver 3.1 is too old')\n"
-    site = installed(tmp_path / "site", {"jax_plugins": {"acme": "acme_plugin"}}, {"acme_plugin.py": broken})
-    ended = run(tmp_path, "--platform", "acme", "--smoke", PYTHONPATH=f"{ROOT}:{site}")
-    (line,) = ended.stderr.splitlines()
-    assert "acme_plugin.initialize(): OSError: libacme.so: driver 3.1 is too old" in line
-    assert "--platform FILE.toml" in line and "JAX_PLATFORMS" not in line
 
 
 def error_of(capsys: Capture, *arguments: str) -> str:
@@ -205,17 +155,13 @@ def error_of(capsys: Capture, *arguments: str) -> str:
     return line
 
 
-def test_wrong_files(tmp_path: Path, capsys: Capture) -> None:
+def test_what_cannot_be_used(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "wrong.toml"
     for text, named in {
         "": "[platform]",
         "[platfrom]\nname = 'a'": "'platfrom'",
         "[platform]\nname = 'a'\nclaims = 'odered'": "'odered'",
         "[platform]\nname = 'a'\nworkers = {default = 3, maximum = 2}": "3",
-        "[platform]\nname = 'a'\ndevice_counts = [0]": "[0]",
-        "[platform]\nname = 'a'\nenvironment = {'A=B' = '1'}": "'A=B'",
-        "[platform]\nname = 'a'\nxla_flags = 'xla_a=1'": "'xla_a=1'",
-        "[platform]\nname = 'a'\nenvironment = {XLA_FLAGS = ''}": "'xla_flags'",
         "[platform]\nname = 'cpu'": "'cpu'",
         "[platform]\nname = 'a'\nmodules = 'acme_absent'": "ModuleNotFoundError: No module named 'acme_absent'",
     }.items():
@@ -223,28 +169,21 @@ def test_wrong_files(tmp_path: Path, capsys: Capture) -> None:
         forget()
         line = error_of(capsys, "--platform", str(file))
         assert str(file) in line and named in line
-        assert "<frozen" not in line
-    assert "cannot be read: No such file" in error_of(capsys, "--platform", "none.toml")
-
-
-@pytest.mark.parametrize(
-    ("group", "source", "named"),
-    [
-        ("platforms", "FOUND = 3", "3"),
-        ("platforms", "FOUND = {'name': 'b'}", "'b'"),
-        ("callbacks", "FOUND = [3]", "3"),
-        ("callbacks", "def FOUND(): raise KeyError('x')", "KeyError: 'x'"),
-        ("callbacks", f"from {SPEC} import callback_named as named\nFOUND = named('io_callback')", "'io_callback'"),
-        ("transforms", f"from {MODEL} import TRANSFORMS\nFOUND = TRANSFORMS['scan']", "'scan'"),
-        ("cases", f"from {HARNESS}.catalogue import all_cases\nFOUND = all_cases()[0]", "twice"),
-    ],
-)
-def test_wrong_entry_points(tmp_path: Path, capsys: Capture, group: str, source: str, named: str) -> None:
-    group = f"hostcb_conformance.{group}"
-    use(installed(tmp_path, {group: {"acme": "acme_one:FOUND"}}, {"acme_one.py": source}))
-    line = error_of(capsys, "--platform", "acme", "--devices", "1")
-    assert f"the entry point acme = 'acme_one:FOUND' in the group {group} of acme-conformance 1.0" in line
-    assert named in line
+    # Entry points.
+    for number, (kind, source, named) in enumerate(
+        (
+            ("callbacks", "def FOUND(): raise KeyError('x')", "KeyError: 'x'"),
+            ("callbacks", f"from {SPEC} import callback_named as named\nFOUND = named('io_callback')", "'io_callback'"),
+            ("transforms", f"from {MODEL} import TRANSFORMS\nFOUND = TRANSFORMS['scan']", "'scan'"),
+            ("cases", f"from {HARNESS}.catalogue import all_cases\nFOUND = all_cases()[0]", "twice"),
+        )
+    ):
+        group, module = f"hostcb_conformance.{kind}", f"acme_{number}"
+        use(installed(tmp_path / module, {group: {"acme": f"{module}:FOUND"}}, {f"{module}.py": source}))
+        line = error_of(capsys, "--platform", "acme", "--devices", "1")
+        assert f"the entry point acme = '{module}:FOUND' in the group {group} of acme-conformance 1.0" in line
+        assert named in line
+        sys.path.pop(0)
 
 
 # Implementations in modules: every process loads them by their path, which may not be their `name`.
@@ -258,9 +197,6 @@ from conformance.implementations.external import ExternalCallbacks
 
 class Mine(ExternalCallbacks):
     callback_exception = RuntimeError
-    __hash__ = None
-    def __eq__(self, other):
-        return True
     def __init__(self, mark):
         super().__init__(SimpleNamespace(pure_callback=jax.pure_callback))
         self.mark = mark
@@ -280,43 +216,13 @@ JAX.name = "jax"
 
 @pytest.mark.contract("C2")
 def test_programs_of_cases_load_what_the_cell_names(tmp_path: Path) -> None:
-    """The cell's id, by which it is expected, repeated and compared, has the path.
-
-    One module is in the current folder, one in another, and the last is the example of the documentation.
-    """
+    """The cell's id, by which it is expected, repeated and compared, has the path; the last is that of the page."""
     (tmp_path / "mine.py").write_text(MODULE)
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "other.py").write_text(MODULE.replace('"module"', '"elsewhere"'))
-    # The second folder is relative, and counts from where the command is called.
-    environment = {"PYTHONPATH": f"{ROOT}:elsewhere:{ROOT / 'examples'}", "MARKS": str(tmp_path / "marks")}
-    marks = {f"mine/{CASE}": "module", f"mine:JAX/{CASE}": "jax", f"other/{CASE}": "elsewhere"}
+    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}", "MARKS": str(tmp_path / "marks")}
+    marks = {f"mine/{CASE}": "module", f"mine:JAX/{CASE}": "jax"}
     cells = [*marks, "own_callbacks/io_callback_ordered/jit/cpu-1dev"]
     ended = run(tmp_path, "-n", "1", *(f"--cell={cell}" for cell in cells), **environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert verdicts(report_in(tmp_path / "results")) == dict.fromkeys(cells, "pass")
     written = (tmp_path / "marks").read_text().splitlines()
     assert sorted(written) == sorted(f"{mark} in child_programs.py" for mark in marks.values())
-
-
-@pytest.mark.contract("C2")
-def test_a_path_is_that_by_which_an_implementation_was_loaded(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Neither its name nor one that is equal to it; and where no path leads to it there is an error."""
-    module = f"planted_{tmp_path.name}"
-    (tmp_path / f"{module}.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(tmp_path)
-    for path in ("hostcb", "jax", "conformance.mutants:late", module, f"{module}:JAX"):
-        assert path_of(load(path)) == path
-
-    class Nobodys(ExternalCallbacks):
-        callback_exception = RuntimeError
-
-        def barrier(self) -> None: ...
-
-    nobodys: Any = Nobodys(SimpleNamespace(pure_callback=jax.pure_callback))
-    for name in ("jax", "mine", None, "conformance.planning.cells"):
-        nobodys.name = name
-        with pytest.raises(ImplementationError):
-            path_of(nobodys)
-    for wrong in ("no_such_module", "own.py", "conformance.mutants:no_such", "conformance.planning.cells"):
-        with pytest.raises(ImplementationError, match=re.escape(wrong.rpartition(":")[2])):
-            load(wrong)

@@ -53,12 +53,6 @@ def spin():
     while True:
         pass
 
-def inner():
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    inner = start("planted_program", ["show"], environment)
-    print(json.dumps({"inner": type(inner).__name__}))
-    print(inner.communicate()[0].decode())
-
 def main():
     globals()[sys.argv[1]]()
 
@@ -104,9 +98,8 @@ def test_a_fork_is_what_a_fresh_interpreter_is(environment: Environment, tmp_pat
         assert (process.returncode, errors) == (0, b"to the error stream\n")
         shown.append(lines(written))
     assert shown[0] == shown[1]
-    first, last = shown[0]
+    first, _ = shown[0]
     assert (first["input"], first["devices"], first["cache"], first["leader"]) == ("given", 3, str(tmp_path), True)
-    assert last == {"at exit": "MainThread"}
 
 
 def test_how_forks_end(environment: Environment) -> None:
@@ -115,17 +108,11 @@ def test_how_forks_end(environment: Environment) -> None:
     Nobody else would end that: a cell's program that hangs would run until the end of all cells.
     """
     process, _ = forked(environment, "wait")
-    assert process.poll() is None
-    for wait in (process.wait, process.communicate):
-        with pytest.raises(subprocess.TimeoutExpired):
-            wait(timeout=0.01)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.01)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == -signal.SIGTERM
     process.communicate()
-    # It has ended: there is nothing to do.
-    process.kill()
-    kind, shown, _ = lines(start("planted_program", ["inner"], environment).communicate(timeout=60)[0])
-    assert (kind, shown["devices"]) == ({"inner": "Fork"}, 2)
     process, number = forked(environment, "hold")
     inner = os.pidfd_open(int(number))
     process.kill()

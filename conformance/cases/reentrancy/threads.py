@@ -112,17 +112,12 @@ def fails_in_a_large_program(case: Case) -> None:
 def starts_programs_below_many(case: Case) -> None:
     """A tap starts programs on a device for which as many programs wait as it takes: there is room for that."""
     case = case.over(case.devices[:2])
-    many = threading.Event()
-
-    def answer(operand: Any) -> None:
-        many.wait()
-        float(jnp.float32(1) + jnp.sum(jnp.asarray(operand)))
-
-    host = case.host(answer)
+    held = Held(lambda operand: float(jnp.float32(1) + jnp.sum(jnp.asarray(operand))))
+    host = case.host(held)
     # The call comes after the tap, so the program waits for the tap.
     program = case.compile(lambda x: case.implementation.call(np.asarray, case.apply(host, x), x))
     # The thread that starts the programs may have to wait as well, before there are so many.
-    threading.Timer(0.5, many.set).start()
+    threading.Timer(0.5, held.release.set).start()
     results = [program(case.operand) for _ in range(PROGRAMS)]
     case.gives(case.operand, np.asarray, results[-1])
     case.saw_parts(host, *[case.operand] * PROGRAMS)

@@ -24,8 +24,6 @@ from conformance.expectations.entries import (
 from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
 from conformance.planning.cells import Plan, parse_cell
 from conformance.planning.processes import USUAL, plan_over_processes
-from conformance.reports.html import html
-from conformance.reports.markdown import markdown
 from conformance.reports.report import Report
 from conformance.reports.results import load_results
 from conformance.spec.depths import Depth
@@ -147,11 +145,7 @@ def test_a_cell_that_its_entry_does_not_expect_names_the_file_and_the_entry(
         "cpu.toml, entry 3, about 'hostcb/id_tap/scan/cpu-8dev'",
     ]
     assert [cell.entry for cell in report.record.cells] == named
-    page = fakes.Page(html([report.record])).data["runs"][0]
-    assert [cell["entry"] for cell in page["cells"]] == named
-    assert {note for cause in page["causes"] for note in cause["notes"]} == {f"to edit: {each}" for each in named}
-    for text in (report.summary(), markdown([report.record]).replace("\\", "")):
-        assert all(f"to edit: {each}" in text for each in named)
+    assert all(f"to edit: {each}" in report.summary() for each in named)
     report.write(tmp_path / "conformance-cpu.json")
     assert main(["expect", str(tmp_path)]) == 0
     said = capsys.readouterr().out

@@ -69,7 +69,7 @@ def test_how_a_cell_fails_and_how_often() -> None:
     crash = Outcome(Verdict.CRASH, Stage.DISPATCH, "the process ended", signal="SIGABRT")
     assert failure_of(crash) == Failure("crash(SIGABRT)")
     # Several runs if the failure comes by chance.
-    rest = iter([None, lost, error, lost, *[None] * 4, None, error, lost, None])
+    rest = iter([None, lost, error, lost, None, error, None, None, None, error, lost, None])
     counts = Counts[str](lambda thing: next(rest), runs=4)
     assert counts.observe("start") == lost
     assert counts.how_often("start") == "in 2 of 4 runs"

@@ -58,6 +58,9 @@ TEXTS: dict[str, Callable[[Show], Any]] = {
     "long": lambda show: show("{x}", x={"x": jnp.arange(40)}),
     "summarised": lambda show: show("{x}", x=jnp.arange(2000)),
     "numpy": lambda show: show("{x} {y}", x=np.float64(2.5), y=np.array([True])),
+    "without_elements": lambda show: show("{} {}", [np.zeros((2, 0), np.int32)], jnp.float32(2.5)),
+    # With its type, as long as a line of 75 characters; JAX writes the type of a longer one as if on the next line.
+    "line": lambda show: show("{} {}", [np.ones(20, np.int32)], [np.ones(21, np.int32)]),
     "empty_containers": lambda show: show("{} {} {}", (), {}, []),
 }
 
@@ -95,9 +98,39 @@ def test_widths_of_each_element_and_device(options: dict[str, bool], printed: Pr
 
 def test_numpys_print_options_are_those_of_the_trace(printed: Printed) -> None:
     with np.printoptions(precision=2):
-        jitted = jax.jit(lambda x: hcb.debug.print("{}", x)).lower(X).compile()
-    jitted(X / 3)
-    assert "0.33 " in printed()
+        jitted = jax.jit(lambda x: hcb.debug.print("{} {}", x, [x])).lower(X[:2]).compile()
+    jitted(np.array([1 / 3, 2 / 3], np.float32))
+    assert printed() == "[0.33 0.67] [Array([0.33, 0.67], dtype=float32)]\n"
+
+
+@ORDERED
+def test_arguments_that_are_no_arrays_come_in_their_places_and_by_their_names(ordered: bool) -> None:
+    seen: list[Any] = []
+
+    def host(*arguments: Any, **named: Any) -> None:
+        values = [each if isinstance(each, str) else float(each) for each in (*arguments, *named.values())]
+        seen.append((values, [*named]))
+
+    def mixed(x: Any, y: Any) -> list[tuple[list[Any], dict[str, Any]]]:
+        return [
+            (["a", x, "b", y], {}),
+            ([x, "a", "b", y], {}),
+            (["a", "b", x, y, "c"], {}),
+            ([x, "a"], {"first": "b", "second": y}),
+            (["a", x], {"first": y, "second": "b"}),
+        ]
+
+    @jax.jit
+    def program(x: Any, y: Any) -> None:
+        for arguments, named in mixed(x, y):
+            hcb.debug.callback(host, *arguments, ordered=ordered, **named)
+
+    for x, y in ((1.0, 2.0), (3.0, 4.0)):
+        seen.clear()
+        program(x, y)
+        jax.effects_barrier()
+        expected = [([*arguments, *named.values()], [*named]) for arguments, named in mixed(x, y)]
+        assert (seen if ordered else sorted(seen, key=str)) == (expected if ordered else sorted(expected, key=str))
 
 
 def test_static_arguments(printed: Printed) -> None:
@@ -179,6 +212,9 @@ def test_a_format_may_ask_for_each_word_of_a_typed_key(generator: str, printed: 
     words = jax.random.key_data(key)
     jax.jit(lambda key: hcb.debug.print(f"{{k[{words.size - 1}]:d}}", k=key))(key)
     assert printed() == f"{words[-1]}\n"
+    keys = jax.random.split(key)
+    jax.jit(lambda keys: hcb.debug.print("{keys[1]}", keys=keys))(keys)
+    assert printed() == f"{jax.random.key_data(keys)[1]}\n"
     with pytest.raises(ValueError, match="does not match its arguments"):
         jax.jit(lambda key: hcb.debug.print(f"{{k[{words.size}]}}", k=key))(key)
 

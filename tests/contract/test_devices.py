@@ -287,13 +287,29 @@ def test_uncommitted_default_device(devices: list[jax.Device]) -> None:
 
 @pytest.mark.contract("H9")
 def test_a_committed_operand_decides_on_the_device_outside_jit(devices: list[jax.Device]) -> None:
-    record = Record()
-    operands = (jnp.float32(1), jax.device_put(np.float32(2), devices[3]))
-    hcb.id_tap(record.tap, operands, tap_with_device=True)
-    result = hcb.call(record.caller(result=lambda both: both[0]), operands, result_shape=1.0, call_with_device=True)
-    hcb.barrier_wait()
-    assert [seen.device for seen in record.all] == [devices[3]] * 2
-    assert result.devices() == {devices[3]} and result.committed
+    free, chosen = jnp.float32(1), jax.device_put(np.float32(2), devices[3])
+    for operands in ((free, chosen), (chosen, free)):
+        record = Record()
+        hcb.id_tap(record.tap, operands, tap_with_device=True)
+        result = hcb.call(record.caller(result=lambda both: both[0]), operands, result_shape=1.0, call_with_device=True)
+        hcb.barrier_wait()
+        assert [seen.device for seen in record.all] == [devices[3]] * 2
+        assert result.devices() == {devices[3]} and result.committed
+
+
+@pytest.mark.contract("H10")
+def test_outside_jit_the_first_or_the_named_device_of_a_mesh_calls_and_all_have_the_result(
+    devices: list[jax.Device],
+) -> None:
+    meshes = [(devices[::-1], 0), (devices[-2:], 0), (devices[-1:], 0), *((devices, n) for n in range(8))]
+    for of_mesh, index in meshes:
+        record, mesh = Record(), helpers.mesh_of(of_mesh)
+        x = helpers.sharded(np.arange(len(of_mesh), dtype=np.float32), mesh)
+        hcb.id_tap(record.tap, x, tap_with_device=True, device_index=index)
+        result = hcb.call(record.caller(), x, result_shape=x, call_with_device=True, device_index=index)
+        hcb.barrier_wait()
+        assert [seen.device for seen in record.all] == [of_mesh[index]] * 2
+        assert result.sharding.is_equivalent_to(NamedSharding(mesh, P()), 1), result.sharding
 
 
 @pytest.mark.contract("H9")

@@ -14,9 +14,13 @@ import hostcb as hcb
 
 X = jnp.float32(2)
 SCALAR = jax.ShapeDtypeStruct((), np.float32)
-NAMES = ("self", "context", "out", "stream", "function", "args", "text", "device", "not a name")
+NAMES = (
+    *("self", "cls", "context", "out", "stream", "function", "args", "kwargs", "text", "device", "not a name", "fun"),
+    *("spec", "tree", "values", "format", "printer", "operands", "sharding_", "kind", "callback_func", "tap_func"),
+    *("fn", "host", "result", "arg", "other", "index", "transforms", "primitive", "params", "name", "dtype", "shape"),
+)
 # All in one call, each with a value of its own: one that goes astray, or into another's place, shows in the sum.
-WEIGHTS = {name: 2.0**place for place, name in enumerate(NAMES)}
+WEIGHTS = {name: float(place) for place, name in enumerate(NAMES, 1)}
 TOTAL = float(X) * sum(weight * weight for weight in WEIGHTS.values())
 WAYS = pytest.mark.parametrize("stage", [jax.jit, lambda f: f, jax.vmap], ids=["jit", "eager", "vmap"])
 
@@ -143,7 +147,7 @@ def test_buffer_callback(stage: Any) -> None:
 
 
 @pytest.mark.contract("H2")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("arg", "result")])
 def test_labels_of_id_print(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     hcb.id_print(X, **{name: 1})  # type: ignore[arg-type]
     hcb.barrier_wait()

@@ -145,9 +145,10 @@ class Payload:
 
 
 WAYS = [
-    "jit_tap", "jit_call", "eager_tap", "eager_call", "mesh_tap", "mesh_call", "vmap_tap", "grad_tap", "vmap_of_jit",
-    "jit_of_vmap_of_jit", "grad_of_jit", "jit_of_grad_of_jit", "vmap_of_grad_of_jit", "recomputed",
-    "debug_of_vmap_of_jit", "debug_of_grad_of_jit", "debug_of_vmap_of_grad_of_jit", "debug_recomputed",
+    "jit_tap", "jit_call", "eager_tap", "eager_call", "eager_pure", "eager_io", "eager_debug", "mesh_tap", "mesh_call",
+    "vmap_tap", "grad_tap", "vmap_of_jit", "jit_of_vmap_of_jit", "grad_of_jit", "jit_of_grad_of_jit",
+    "vmap_of_grad_of_jit", "recomputed", "debug_of_vmap_of_jit", "debug_of_grad_of_jit",
+    "debug_of_vmap_of_grad_of_jit", "debug_recomputed",
 ]  # fmt: skip
 # Here JAX itself keeps the executables of dropped functions, those without any callback too.
 KEPT_BY_JAX = ["pmap_tap", "pmap_call", "scan_tap"]
@@ -177,6 +178,9 @@ def use_once(way: str) -> weakref.ref[Payload]:
         "jit_call": lambda: jax.jit(call)(jnp.float32(1)),
         "eager_tap": lambda: tapped(1.0),
         "eager_call": lambda: call(jnp.float32(1)),
+        "eager_pure": lambda: hcb.pure_callback(function, jnp.float32(1), jnp.float32(1)),
+        "eager_io": lambda: hcb.io_callback(function, jnp.float32(1), jnp.float32(1)),
+        "eager_debug": lambda: shown(jnp.float32(1)),
         "pmap_tap": lambda: jax.pmap(tapped)(jnp.ones(8)),
         "mesh_tap": lambda: jax.jit(tapped)(helpers.sharded(np.ones(8, np.float32), mesh)),
         "pmap_call": lambda: jax.pmap(call)(jnp.ones(8)),

@@ -313,3 +313,16 @@ def test_wrong_results_are_errors_that_show_the_actual_ones(what: str, layout: h
     error = failed(match, layout.compile(lambda x: hcb.pure_callback(function, shapes, x)), [X])
     for part in ("pure_callback", "test_pure_callback.py", "float32[8]" if shapes == like(X) else "expected"):
         assert part in str(error), f"{part!r} should be in {error}"
+
+
+@pytest.mark.contract("X2", "B4")
+@pytest.mark.parametrize("kind", ["pure", "buffer", "dlpack"])
+def test_without_a_side_effect_the_program_has_none(kind: str) -> None:
+    """So JAX may drop, repeat and move it."""
+    like = jax.ShapeDtypeStruct((), np.float32)
+    ways = {
+        "pure": lambda x: hcb.pure_callback(np.abs, like, x),
+        "buffer": lambda x: hcb.buffer_callback(lambda ctx, out, x: None, like)(x),
+        "dlpack": lambda x: hcb.dlpack_callback(np.abs, like)(x),
+    }
+    assert not jax.make_jaxpr(ways[kind])(np.float32(1)).effects

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
@@ -84,8 +85,34 @@ class Refusing(Shaped):
         self.leaf = leaf
 
 
-for each in (Shaped, Converting, Refusing):
-    jax.tree_util.register_pytree_node(each, lambda one: ((one.leaf,), None), lambda _, leaves, of=each: of(*leaves))
+class OfArrays(Shaped):
+    """It takes arrays and shapes, and `None`."""
+
+    def __init__(self, leaf: Any) -> None:
+        if leaf is not None and not hasattr(leaf, "shape"):
+            raise TypeError(f"{leaf!r} is no array")
+        self.leaf = leaf
+
+
+class Hidden(Shaped):
+    """It has static data that cannot be shown."""
+
+
+class Secret:
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret)
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __repr__(self) -> str:
+        raise LookupError("a secret is not shown")
+
+
+for each, static in ((Shaped, None), (Converting, None), (Refusing, None), (OfArrays, None), (Hidden, Secret())):
+    jax.tree_util.register_pytree_node(
+        each, lambda one, static=static: ((one.leaf,), static), lambda _, leaves, of=each: of(*leaves)
+    )
 
 
 class Sized:
@@ -111,16 +138,37 @@ def test_a_failure_is_reported_where_the_container_reads_its_leaf(kind: str) -> 
         hcb.barrier_wait()
 
 
+AS_JAX: dict[str, Callable[..., Any]] = {
+    "pure_callback": hcb.pure_callback,
+    "io_callback": hcb.io_callback,
+    "ordered io_callback": functools.partial(hcb.io_callback, ordered=True),
+}
+
+
 @pytest.mark.contract("H3", "X2", "X3")
-@pytest.mark.parametrize("container", [Shaped, Converting])
-def test_a_list_for_a_tuple_is_accepted_around_a_container_that_reads_its_leaf(container: Any) -> None:
+@pytest.mark.parametrize("kind", AS_JAX)
+@pytest.mark.parametrize("container", [Shaped, Converting, Hidden])
+def test_a_list_for_a_tuple_is_accepted_around_a_container_that_reads_its_leaf(container: Any, kind: str) -> None:
     """It is made of the avals once, while JAX traces."""
 
     def program(x: Any) -> Any:
-        found = hcb.pure_callback(lambda x: [container(x), x], (container(Sized()), NUMBER), x)
+        found = AS_JAX[kind](lambda x: [container(x), x], (container(Sized()), NUMBER), x)
         return jax.tree_util.tree_leaves(found)
 
-    assert [float(each) for each in program(np.float32(2))] == [2, 2]
+    # The second one converts a tracer to NumPy.
+    for run in (program,) if container is Converting else (program, jax.jit(program)):
+        assert [float(each) for each in run(np.float32(2))] == [2, 2]
+
+
+@pytest.mark.contract("X2", "X3")
+@pytest.mark.parametrize("kind", AS_JAX)
+@pytest.mark.parametrize("given", ["tuple", "list", "two tuples"])
+def test_a_list_or_a_tuple_of_one_is_accepted_for_a_container_of_arrays_alone(given: str, kind: str) -> None:
+    @jax.jit
+    def program(x: Any) -> Any:
+        return jax.tree_util.tree_leaves(AS_JAX[kind](lambda x: ONE[given](x), OfArrays(NUMBER), x))
+
+    assert [float(each) for each in program(np.float32(2))] == [2]
 
 
 @pytest.mark.contract("H3", "H15", "X2")

@@ -164,20 +164,37 @@ def test_equal_functions_in_one_program_get_their_own_operands(way: str) -> None
     assert (first.values, second.values) == ([1, 2, 4], [2, 4, 8])
 
 
-@pytest.mark.parametrize("kind", ["buffer", "dlpack"])
+BUFFERS = pytest.mark.parametrize("kind", ["buffer", "dlpack"])
+
+
+def adding(kind: str, number: int) -> tuple[Any, Any]:
+    """A function that adds `number`, and a callback of it."""
+
+    def function(*args: Any) -> Any:
+        if kind == "dlpack":
+            return np.asarray(args[0]) + np.float32(number)
+        _, out, x = args
+        np.asarray(out)[...] = np.asarray(x) + number
+        return None
+
+    return function, {"buffer": hcb.buffer_callback, "dlpack": hcb.dlpack_callback}[kind](function, ONE)
+
+
+@BUFFERS
+def test_of_more_functions_outside_jit_than_programs_are_kept_for_each_gives_its_own_result_again(kind: str) -> None:
+    callbacks = [adding(kind, number)[1] for number in range(eager.MOST_COMPILED + 1)]
+    # All but the last one fit; with it, the first ones are no longer kept.
+    for count in (eager.MOST_COMPILED, eager.MOST_COMPILED, eager.MOST_COMPILED + 1, eager.MOST_COMPILED + 1):
+        for number, callback in enumerate(callbacks[:count]):
+            assert np.array_equal(callback(jnp.asarray(X)), X + number)
+
+
+@BUFFERS
 def test_of_many_functions_outside_jit_the_first_are_forgotten(kind: str) -> None:
     """Programs of the last ones are kept for their next use."""
     references = []
     for number in range(2 * eager.MOST_COMPILED):
-
-        def function(*args: Any, number: int = number) -> Any:
-            if kind == "dlpack":
-                return np.asarray(args[0]) + np.float32(number)
-            _, out, x = args
-            np.asarray(out)[...] = np.asarray(x) + number
-            return None
-
-        callback = {"buffer": hcb.buffer_callback, "dlpack": hcb.dlpack_callback}[kind](function, ONE)
+        function, callback = adding(kind, number)
         assert np.array_equal(callback(jnp.asarray(X)), X + number)
         references.append(weakref.ref(function))
         del function, callback

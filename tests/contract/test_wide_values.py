@@ -178,6 +178,22 @@ def test_results_in_place_are_exact(of: str, name: str) -> None:
         check()
 
 
+@pytest.mark.contract("H3", "X2", "X3")
+@pytest.mark.parametrize("kind", ["call", "pure_callback", "io_callback"])
+def test_a_wide_result_is_refused_before_anything_runs(kind: str) -> None:
+    """Guards against jax-ml/jax#12186."""
+    seen: list[Any] = []
+    wide = jax.ShapeDtypeStruct((), np.int64)
+    ways = {
+        "call": lambda x: hcb.call(seen.append, x, result_shape=wide),
+        "pure_callback": lambda x: hcb.pure_callback(seen.append, wide, x),
+        "io_callback": lambda x: hcb.io_callback(seen.append, wide, x),
+    }
+    with pytest.raises(ValueError, match="x64"):
+        ways[kind](np.int32(1))
+    assert seen == []
+
+
 @pytest.mark.contract("B3")
 def test_a_wide_operand_shares_its_memory_with_a_wide_result() -> None:
     value = as_jax_array(WIDE["int64"])

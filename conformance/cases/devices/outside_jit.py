@@ -1,58 +1,19 @@
-"""Callbacks outside jit: the device that calls and has the result, and the user's mesh."""
+"""Callbacks outside jit: the device that has the result, and the user's mesh."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 from ..harness.hosts import Host, add_one
 
 RUNS = 3
-
-
-@case("jit", "id_tap call", "H1 H3 H10", minimum_devices=2)
-def where_eager_callbacks_are(case: Case) -> None:
-    """As under jit, an operand's chosen device calls, or the named one of its mesh, and the result is there."""
-    same = partial(case.same, "wrong place", Stage.RESULT)
-    host = case.host(lambda operand: add_one(jax.tree.leaves(operand)[0]))
-
-    def through(operand: Any, *, on: Any, index: int = 0) -> Any:
-        leaf = jax.tree.leaves(operand)[0]
-        if case.callback.function == "id_tap":
-            result = case.library.id_tap(host, operand, tap_with_device=True, device_index=index)
-        else:
-            result = case.library.call(host, operand, result_shape=leaf, call_with_device=True, device_index=index)
-            case.gives(np.asarray(leaf) + 1, np.asarray, result)
-        case.barrier()
-        same(host.devices[-1], on, "the device that calls")
-        return result
-
-    def rows(devices: Any) -> Any:
-        mesh = Mesh(np.asarray(devices), ("devices",))
-        return jax.device_put(np.arange(len(devices), dtype=np.float32), NamedSharding(mesh, PartitionSpec("devices")))
-
-    last = case.devices[-1]
-    chosen, free = jax.device_put(np.float32(3), last), jnp.float32(4)
-    for operands in ((chosen, free), (free, chosen)):
-        result = through(operands, on=last)
-        if case.callback.returns_new_value:
-            same(result.devices(), {last}, "the devices of the result")
-    through(rows(case.devices[::-1]), on=last)
-    for index, device in enumerate(case.devices):
-        through(rows(case.devices), on=device, index=index)
-    for devices in (case.devices, case.devices[-2:], case.devices[-1:]):
-        operand = rows(devices)
-        result = through(operand, on=devices[0])
-        if case.callback.returns_new_value:
-            whole = NamedSharding(operand.sharding.mesh, PartitionSpec())
-            same(result.sharding.is_equivalent_to(whole, result.ndim), True, "whether each device has the result")
 
 
 @case("jit", "call pure_callback io_callback", "H4 X2 X3", minimum_devices=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 
 import jax
@@ -166,35 +165,6 @@ def several_fail(case: Case) -> None:
     case.same("wrong failures", Stage.BARRIER, len(failures), TAPS * len(case.devices[::2]), "the number of failures")
 
 
-def _catching() -> Generator[Any, None, None]:
-    """Yields the error that was thrown into it; the error's traceback has the frame of this generator, which lives."""
-    caught = None
-    while True:
-        try:
-            yield caught
-        except ValueError as error:
-            caught = error
-
-
-@case("jit", "id_tap call io_callback", "H14 H15")
-def error_of_a_generator(case: Case) -> None:
-    """A function raises what its generator has caught, again and again: the generator goes on."""
-    generator = _catching()
-    next(generator)
-
-    def host(operand: Any, *_: Any) -> Any:
-        raise generator.throw(ValueError(PLANTED))
-
-    program = case.compile(lambda x: case.apply(host, x))
-    # More failures than those whose frames an implementation keeps as they were.
-    for _ in range(12):
-        error_of(program, case.operand)
-    case.drain()
-    # A generator that has ended raises what is thrown into it.
-    ended = error_of(lambda: generator.throw(ValueError(PLANTED)))
-    case.check(ended is None, "broken generator", Stage.CALLBACK, f"after failures of its callback it ended: {ended!r}")
-
-
 @case(EVERY_LAYOUT, "id_tap")
 @case("jit", "id_print")
 def tap_raises(case: Case) -> None:
@@ -206,7 +176,7 @@ def tap_raises(case: Case) -> None:
     case.saw_parts(later, case.operand * 2)
 
 
-@case("jit", "call pure_callback io_callback io_callback_ordered", "H15 X2 X3")
+@case("jit", "pure_callback io_callback io_callback_ordered", "X2 X3", not_of="hostcb")
 def raises_outside_jit(case: Case) -> None:
     """Outside jit the error of a function comes at the call, with its words, and the next call is as usual."""
     operand = jnp.asarray(case.operand)

@@ -146,7 +146,7 @@ def reuses_its_result(case: Case) -> None:
         case.gives(operand + np.float32(1), np.asarray, result)
 
 
-@case("jit", WITH_RESULTS)
+@case("jit", "pure_callback io_callback", not_of="hostcb")
 def wide_results(case: Case) -> None:
     """#12186: results of 64 bits without x64 are refused before anything runs, in words that name the setting."""
     wide = jax.ShapeDtypeStruct((), np.int64)
@@ -163,7 +163,7 @@ def text_in_format(case: Case) -> None:
         jax.jit(lambda x: case.implementation.print_as("{a} {b}", a=x, b="text"))(np.float32(2))
 
 
-@case("jit", "debug_print", "X4")
+@case("jit", "debug_print", "X4", not_of="hostcb")
 def malformed_format(case: Case) -> None:
     """#11725: a format that does not match its arguments is refused before anything runs."""
     compiled = jax.jit(lambda x: case.implementation.print_as("{a} {b}", a=x))

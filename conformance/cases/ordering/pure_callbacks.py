@@ -13,7 +13,7 @@ from ..harness.case import Case, case
 from ..harness.hosts import add_one
 
 
-@case("jit", "pure_callback buffer_callback dlpack_callback", "X2 B4")
+@case("jit", "pure_callback buffer_callback dlpack_callback", "X2 B4", not_of="hostcb")
 def has_no_effect(case: Case) -> None:
     """A callback without a side effect leaves the program without one, so JAX may drop, repeat and move it."""
     effects = jax.make_jaxpr(lambda x: case.apply(np.asarray, x))(case.operand).effects

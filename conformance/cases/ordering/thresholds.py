@@ -18,7 +18,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import shard_map
 from ...spec.thresholds import (
-    EAGER_PROGRAMS,
     FAST_BYTES,
     FAST_OPERATIONS,
     FAST_STEPS,
@@ -130,17 +129,6 @@ def many_programs(case: Case) -> None:
         for operand, result in zip(operands, [program(operand) for operand in operands], strict=True):
             case.gives(case.expected_of(operand), np.asarray, result)
         case.saw_parts(host, *operands)
-
-
-@case("jit", "buffer_callback dlpack_callback", "H18")
-def eager_functions(case: Case) -> None:
-    """More functions outside jit than programs are kept for: each gets its own result, also when it comes again."""
-    count = EAGER_PROGRAMS + 1
-    hosts = [lambda x, number=number: np.asarray(x) + np.float32(number) for number in range(count)]
-    x = jnp.asarray(case.operand)
-    # All but the last one fit; with it, the first ones are no longer kept.
-    for number in (*range(count - 1), *range(count - 1), *range(count), *range(count)):
-        case.gives(case.operand + np.float32(number), case.apply, hosts[number], x)
 
 
 DISPATCHES = 4

@@ -24,7 +24,12 @@ NAMES = (
 """Names that a library may have for its own arguments, and a user for others."""
 
 
-@case("jit", "pure_callback io_callback debug_callback buffer_callback dlpack_callback", "X2 X3 X4 B1 D1")
+@case(
+    "jit",
+    "pure_callback io_callback debug_callback buffer_callback dlpack_callback",
+    "X2 X3 X4 B1 D1",
+    not_of="hostcb",
+)
 def arguments_of_any_name(case: Case) -> None:
     """A user's keyword arguments may have any name that is no option's, also that of an argument of the library's."""
     namespace = case.library
@@ -57,7 +62,7 @@ def arguments_of_any_name(case: Case) -> None:
     case.together({name: np.float32(number) for number, name in enumerate(NAMES) if name not in own}, check)
 
 
-@case("jit", "debug_print", "X4")
+@case("jit", "debug_print", "X4", not_of="hostcb")
 def fields_of_any_name(case: Case) -> None:
     """The fields of a format may have any name that is no option's."""
 
@@ -105,7 +110,7 @@ def several_operands(case: Case) -> None:
             case.saw(answer, [operands])
 
 
-@case("jit", "debug_callback debug_callback_ordered", "X4")
+@case("jit", "debug_callback debug_callback_ordered", "X4", not_of="hostcb")
 def static_ones_between(case: Case) -> None:
     """Arguments that are no arrays come in their places among those that are, and by their names."""
     seen: list[str] = []

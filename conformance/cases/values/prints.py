@@ -23,7 +23,7 @@ FORMATS: dict[str, tuple[dict[str, Any], str]] = {
 """Formats, their values beside `x`, and the line."""
 
 
-@case("jit", "debug_print", "X4")
+@case("jit", "debug_print", "X4", not_of="hostcb")
 def debug_prints_exactly(case: Case) -> None:
     """X4: values that are no arrays, parts of arrays and of keys, and arrays in a list."""
     keys = jax.random.split(jax.random.key(3), 2)
@@ -37,7 +37,7 @@ def debug_prints_exactly(case: Case) -> None:
             jax.jit(program)(np.float32(2.5))
 
 
-@case("jit", "debug_print", "X4")
+@case("jit", "debug_print", "X4", not_of="hostcb")
 def prints_with_options_of_the_trace(case: Case) -> None:
     """X4: NumPy's print options are those of the program's trace, and not those of the moment when it prints."""
     third = np.array([1 / 3, 2 / 3], np.float32)

@@ -217,6 +217,24 @@ def test_a_callback_dies_with_its_executable(way: str) -> None:
     helpers.wait_until(all_dead)
 
 
+def test_a_pure_callback_dies_with_its_executable_without_a_barrier() -> None:
+    """Nobody waits at a barrier for what has no effect."""
+
+    def use() -> weakref.ref[Payload]:
+        payload = Payload()
+        function = jax.jit(lambda x: hcb.pure_callback(lambda x: payload and x, x, x))
+        assert function(jnp.float32(1)) == 1
+        return weakref.ref(payload)
+
+    refs = [use() for _ in range(3)]
+
+    def all_dead() -> bool:
+        gc.collect()
+        return not any(ref() for ref in refs)
+
+    helpers.wait_until(all_dead)
+
+
 def test_a_callback_whose_last_values_wait_behind_another_tap_runs_for_them_and_then_dies() -> None:
     gate, ran = threading.Event(), []
     holding = jax.jit(lambda x: hcb.id_tap(lambda *_: gate.wait(helpers.DEADLINE), x))

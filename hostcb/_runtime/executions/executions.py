@@ -275,8 +275,8 @@ class ExecutionTracker:
             innermost = innermost.outer
         if innermost is not None:
             frame.execution = execution.outer
-        waits = not execution.has_arrays and execution.program.effectful
-        if waits and len(execution.devices) == 1 and execution.devices[0].platform == "cpu":
+        on_one_cpu = len(execution.devices) == 1 and execution.devices[0].platform == "cpu"
+        if not execution.has_arrays and execution.program.effectful and on_one_cpu:
             # It has run in this thread, but its token becomes ready only when it is waited for.
             for token in execution.tokens or ():
                 waiting.settle(token)
@@ -286,9 +286,11 @@ class ExecutionTracker:
         execution.failure = None
         if execution.has_no_tokens():
             return
-        for token in execution.tokens or ():
-            if not waiting.is_ready(token):
-                return
+        if on_one_cpu and not execution.program.effectful:
+            # As for those that JAX dispatches in C++: only the exit waits for it, and it keeps no function alive.
+            self._unseen[execution.devices] = None
+        elif not all(map(waiting.is_ready, execution.tokens or ())):
+            return
         self._live.pop(execution, None)
         # The next execution need not ask again whether this one has ended.
         execution.program.drop(execution)

@@ -1,4 +1,4 @@
-"""Cases in the code around the user's function on the host."""
+"""Faults in the code around the user's function on the host."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ HostFault: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Surrounded:
-    """The user's function with a case around it; equal objects make equal programs, as with functions."""
+    """The user's function with a fault around it; equal objects make equal programs, as with functions."""
 
     function: Any
-    case: HostFault
+    fault: HostFault
 
     @property
     def __name__(self) -> str:
-        # An error must name the user's function; otherwise cells fail for another reason than the case.
+        # An error must name the user's function; otherwise cells fail for another reason than the fault.
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self.case(self.function, *arguments, **options)
+        return self.fault(self.function, *arguments, **options)
 
 
 def around(*names: str, having: Callable[[], Any] | None = None) -> Callable[[HostFault], Plant]:
@@ -37,16 +37,16 @@ def around(*names: str, having: Callable[[], Any] | None = None) -> Callable[[Ho
     What `having` makes for each library is its first argument.
     """
 
-    def planted(case: HostFault) -> Plant:
-        own = lambda: functools.partial(case, having()) if having else case
-        return functools.wraps(case)(lambda library: surround(library, own(), *names))
+    def planted(fault: HostFault) -> Plant:
+        own = lambda: functools.partial(fault, having()) if having else fault
+        return functools.wraps(fault)(lambda library: surround(library, own(), *names))
 
     return planted
 
 
-def surround(library: Library, case: HostFault, *names: str) -> Names:
-    """These callbacks of the library, with the case around each function that the user passes."""
-    return {name: functools.partial(_with_case, operator.attrgetter(name)(library), case) for name in names}
+def surround(library: Library, fault: HostFault, *names: str) -> Names:
+    """These callbacks of the library, with the fault around each function that the user passes."""
+    return {name: functools.partial(_with_fault, operator.attrgetter(name)(library), fault) for name in names}
 
 
 def at_barriers(library: Library, held: deque[Callable[[], Any]]) -> Names:
@@ -60,5 +60,5 @@ def at_barriers(library: Library, held: deque[Callable[[], Any]]) -> Names:
     return {"barrier_wait": barrier_wait}
 
 
-def _with_case(callback: Any, case: HostFault, function: Any, *arguments: Any, **options: Any) -> Any:
-    return callback(Surrounded(function, case), *arguments, **options)
+def _with_fault(callback: Any, fault: HostFault, function: Any, *arguments: Any, **options: Any) -> Any:
+    return callback(Surrounded(function, fault), *arguments, **options)

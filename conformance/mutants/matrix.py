@@ -52,7 +52,7 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         return {
             "mutant": self.mutant.name,
-            "case": self.mutant.case,
+            "fault": self.mutant.fault,
             "symptoms": self.mutant.symptoms,
             "fate": self.fate,
             "trials": [trial.as_json() for trial in self.trials],
@@ -112,10 +112,10 @@ class Matrix:
         width = max((len(row.mutant.name) for row in self.rows), default=0)
         lines = []
         for row in self.rows:
-            said = row.kills[0] if row.kills else row.mutant.case
+            said = row.kills[0] if row.kills else row.mutant.fault
             lines.append(f"{row.mutant.name.ljust(width)}  {len(row.kills)}/{len(row.trials)}  {said}")
         for row in self.survivors:
-            lines.append(f"{row.fate.upper()}: {row.mutant.name}: {row.mutant.case}")
+            lines.append(f"{row.fate.upper()}: {row.mutant.name}: {row.mutant.fault}")
             lines += [f"    {trial}" for trial in row.trials]
         lines += [f"KILLS NOTHING: {cell}" for cell in self.idle_cells]
         lines += [f"PROBLEM: {problem}" for problem in self.problems]

@@ -36,8 +36,8 @@ def symptom_of(outcome: Outcome) -> str:
 @dataclass(frozen=True)
 class Mutant:
     name: str
-    case: str
-    """The case, in one sentence."""
+    fault: str
+    """The fault, in one sentence."""
     plant: Plant
     cells: tuple[str, ...]
     """The planned cells that must kill the mutant, as globs of callback/program/topology."""
@@ -62,13 +62,13 @@ MUTANTS: list[Mutant] = []
 
 
 def mutant(
-    case: str, cells: str, symptoms: str, *, words: str = "", name: str | None = None
+    fault: str, cells: str, symptoms: str, *, words: str = "", name: str | None = None
 ) -> Callable[[Planting], Planting]:
     """Make a mutant of the function that plants it, by whose name it is called. The cells have spaces between them."""
 
     def made(plant: Planting) -> Planting:
         named = name or plant.__name__
-        MUTANTS.append(Mutant(named, case, plant, tuple(cells.split()), tuple(symptoms.split(", ")), words))
+        MUTANTS.append(Mutant(named, fault, plant, tuple(cells.split()), tuple(symptoms.split(", ")), words))
         return plant
 
     return made

@@ -22,7 +22,7 @@ def in_second_process(plant: Plant) -> Plant:
     return functools.wraps(plant)(lambda library: plant(library) if jax.process_index() == 1 else {})
 
 
-for _name, _case, _cells, _symptom, _plant in (
+for _name, _fault, _cells, _symptom, _plant in (
     ("lost", "loses some callbacks", TAPS, "lost at callback", dropped),
     ("doubled", "runs some callbacks twice", TAPS, "duplicate at callback", duplicated),
     (
@@ -33,7 +33,7 @@ for _name, _case, _cells, _symptom, _plant in (
         neighbours_swapped,
     ),
 ):
-    mutant(f"the second process {_case}", _cells, _symptom, words=WORDS, name=f"{_name}_in_second_process")(
+    mutant(f"the second process {_fault}", _cells, _symptom, words=WORDS, name=f"{_name}_in_second_process")(
         in_second_process(_plant)
     )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from suite_runs import Capture
+from suite_runs import Capture, Patch
 
 from conformance.bisecting.findings import exit_code, report
 from conformance.bisecting.search import Answer, Kind, Samples, answers
@@ -143,3 +144,95 @@ def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(
     assert (code, again) == (0, printed) and "trying" not in errors
     code, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.1")
     assert (code, "UNUSABLE: 0.7.1 cannot be tested" in printed) == (2, True)
+
+
+INTERRUPTS = """\
+import jax, os, pathlib, signal, time
+if jax.__version__ == '0.6.0' and not (marker := pathlib.Path(__file__).with_name('interrupted')).exists():
+    marker.touch()
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(60)
+print('new' if jax.__version__ >= '0.6.1' else 'old')
+"""
+
+
+@pytest.mark.usefixtures("sigint_reaches_programs")
+def test_an_interrupted_search_says_what_it_tried_and_found_and_goes_on(bisect: Bisect, tmp_path: Path) -> None:
+    script, old, new = tmp_path / "script.py", "exit 0, prints old", "exit 0, prints new"
+    ends = ("--good", "0.5.3", "--bad", "0.7.0")
+    code, printed, errors = bisect(INTERRUPTS, *ends)
+    assert code == 130
+    lines = [line for line in errors.splitlines() if line.startswith("0.")]
+    tried = [("0.5.3", old), ("0.7.0", new), ("0.6.1", new)]
+    assert lines == [
+        *(line for name, words in tried for line in (f"{name}: trying it, 1 run", f"{name}: {script}: {words}")),
+        "0.6.0: trying it, 1 run",
+    ]
+    found = "NOT FINISHED: the outcome changes between 0.5.3 and 0.6.1."
+    assert printed == f"{script}\n  {found}\n\n  0.5.3: {old}\n  0.6.1: {new}\n  0.7.0: {new}\n"
+    assert "interrupted" in errors and "--resume" in errors.splitlines()[-1]
+    code, printed, errors = bisect(INTERRUPTS, *ends, "--resume")
+    assert (code, "FOUND: 0.6.1 is the first" in printed) == (0, True)
+    assert "0.6.0: trying it, 1 run" in errors and "0.7.0: trying" not in errors
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=Someone", "-c", "user.email=someone@example.org", "-c", "commit.gpgsign=false")
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Commits of a package and a suite of its own; one is broken, the next and another one change what it does."""
+    folder = tmp_path_factory.mktemp("repository")
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    for package in ("hostcb", "conformance"):
+        (folder / package).mkdir()
+        (folder / package / "__init__.py").touch()
+    # All files have one size and, mostly, one second.
+    for number, source in enumerate("11(2233"):
+        (folder / "hostcb" / "__init__.py").write_text(f"VALUE = {source}")
+        (folder / "number").write_text(str(number))
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", "--message", f"Change {number}")
+        git(folder, "tag", f"v{number}")
+    # A hook of the user's, and changes that are not committed.
+    hook = folder / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {folder}/hook-ran\n")
+    hook.chmod(0o755)
+    (folder / "hostcb" / "__init__.py").write_text("VALUE = 'mine'")
+    return folder
+
+
+SCRIPT = """\
+try:
+    import hostcb
+except SyntaxError:
+    raise SystemExit(125)
+print(hostcb.VALUE)
+"""
+FOUND = {
+    (3, 6): "FOUND: {5} is the first with another outcome, after {4}.",
+    (4, 0): "FOUND a range: the outcome changes between {1} and {3}; {2} could not be tested.",
+    (0, 1): "NOTHING TO FIND: {0} and {1} do not differ",
+    (0, 9): "has no commit 'v9'",
+}
+
+
+def test_the_first_commit_is_found_and_the_users_tree_is_not_touched(
+    bisect: Bisect, repository: Path, monkeypatch: Patch
+) -> None:
+    names = [git(repository, "rev-parse", "--short=10", f"v{number}") for number in range(7)]
+    for (good, bad), words in FOUND.items():
+        with monkeypatch.context() as hook:
+            # As in a hook of another repository.
+            hook.setenv("GIT_DIR", "/nowhere")
+            _, printed, errors = bisect(SCRIPT, "--repo", str(repository), "--good", f"v{good}", "--bad", f"v{bad}")
+        assert words.format(*names) in printed + errors
+        assert not printed or f"{names[good]} Change {good}: exit 0, prints " in printed
+    assert (repository / "hostcb" / "__init__.py").read_text() == "VALUE = 'mine'"
+    assert git(repository, "rev-parse", "--abbrev-ref", "HEAD") == "main"
+    assert git(repository, "worktree", "list").count("\n") == 0
+    assert git(repository, "for-each-ref", "refs/bisect") == ""
+    assert not (repository / "hook-ran").exists()

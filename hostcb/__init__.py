@@ -29,6 +29,7 @@ from ._runtime.executions.outstanding import BarrierTimeoutError  # noqa: E402
 from ._runtime.observing import spans as _spans  # noqa: E402, F401
 from ._version import __version__ as __version__  # noqa: E402
 from ._workarounds import control_flow as _control_flow  # noqa: E402, F401
+from ._workarounds import functions_without_operands as _functions_without_operands  # noqa: E402, F401
 
 # A traceback names them as a program catches them.
 for _error in (BarrierTimeoutError, CallbackException, UnknownJaxError, UnknownJaxWarning):

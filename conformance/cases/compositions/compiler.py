@@ -1,7 +1,4 @@
-"""Cases of compiled programs with a token and no other value, and with equal callbacks.
-
-JAX 0.12.0.1 compiles the former wrongly, for ordered callbacks of every kind; a library can only avoid the bug.
-"""
+"""Cases of programs with a token and no other value, which JAX 0.12.0.1 compiles wrongly, and of equal callbacks."""
 
 from __future__ import annotations
 
@@ -11,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
+from ..harness.hosts import add_one
 from ..harness.programs import row, rows
 
 TRIPS = 4
@@ -47,6 +46,23 @@ def equal_functions_without_operands(case: Case) -> None:
 
     jax.block_until_ready(case.compile(program)(case.operand))
     case.saw(host, rows(7, 7))
+
+
+@case("jit", "id_tap call debug_callback_ordered", "H4 X4", isolated=True)
+def constant_in_a_checkpoint(case: Case) -> None:
+    """A jitted function calls back with a constant, in a checkpoint: that part of it is a function without operands."""
+    host = case.host(add_one)
+
+    @jax.jit
+    def function(x: Any) -> Any:
+        case.apply(host, np.float32(1))
+        return x * x * x
+
+    program = jax.jit(jax.grad(jax.checkpoint(lambda x: function(x))))
+    case.gives(np.float32(12), program, np.float32(2))
+    # A checkpoint taps again when the forward pass runs again.
+    case.barrier()
+    case.check(host.count in (1, 2), "wrong count", Stage.CALLBACK, f"{host.count} runs in a forward pass and its copy")
 
 
 @case("jit", "id_tap io_callback_ordered", "H4 X3", isolated=True)

@@ -59,6 +59,10 @@ def set_rule(table: Entry, primitive: Any, rule: Callable[..., Any]) -> None:
         table.value[primitive] = rule
 
 
+def has_rule(table: Entry, primitive: Any) -> bool:
+    return table.holds and primitive in table.value
+
+
 def register_lowering(primitive: Any, rule: Callable[..., Any], **options: Any) -> None:
     """Let JAX lower `primitive` by `rule`; without this function of JAX, every callback is refused."""
     if _REGISTER_LOWERING.holds:

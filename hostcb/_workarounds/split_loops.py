@@ -14,6 +14,7 @@ In a `checkpoint`, a loop with calls and without tangents runs once, and its res
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,14 @@ _EFFECTS = (HostCallbackEffect, VisibleEffect, OnceEffect)
 
 in_loop: contextvars.ContextVar[bool] = contextvars.ContextVar("hostcb_loop_is_split", default=False)
 """Whether JAX splits the jaxprs of a `while_loop` in a checkpoint, which can save none of their values."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Ran:
+    """A callback that has run: it is none of the program's any more."""
+
+    callback: HostCallback
+
 
 # Stands for a callback that has run; its result is lost.
 _has_run_p = Primitive("host_callback_that_has_run")
@@ -63,7 +72,7 @@ class _Staging:
 
 def _split_in_checkpoint(plain: Callable[..., Any], saveable: Any, unknown: Any, instantiated: Any, loop: Any) -> Any:
     jaxprs = loop.params["cond_jaxpr"], loop.params["body_jaxpr"]
-    if not any(callback.kind.kept_by_checkpoint for jaxpr in jaxprs for callback in callbacks_in(jaxpr)):
+    if not any(map(_keeps_values, jaxprs)):
         return plain(saveable, unknown, instantiated, loop)
     if not any(unknown):
         nothing = [False] * len(loop.outvars)
@@ -71,6 +80,13 @@ def _split_in_checkpoint(plain: Callable[..., Any], saveable: Any, unknown: Any,
     reset = in_loop.set(True)
     try:
         known, staged, results, *others = plain(saveable, unknown, instantiated, loop)
+    except AssertionError as error:
+        callback = next(callback for jaxpr in jaxprs for callback in callbacks_in(jaxpr))
+        raise NotImplementedError(
+            f"{callback}: a function with a rule for derivatives that calls back, in a while_loop in a checkpoint that "
+            "is differentiated, is not supported: JAX would save its values, and can save none of a loop's steps. "
+            "Apply stop_gradient to the loop's operands, or leave out the checkpoint."
+        ) from error
     finally:
         in_loop.reset(reset)
     if known is None:
@@ -80,6 +96,20 @@ def _split_in_checkpoint(plain: Callable[..., Any], saveable: Any, unknown: Any,
     params = _Loop(loop.params, unknown).without(kept, results)
     effects = _effects_of(loop, params["cond_jaxpr"], params["body_jaxpr"])
     return known, staged.replace(params=params, effects=effects), results, *others
+
+
+def _keeps_values(jaxpr: Any) -> bool:
+    """Whether a checkpoint keeps values of a jaxpr: those of calls, and of what calls back without a rule for this."""
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        callback = equation.params.get("callback")
+        if isinstance(callback, HostCallback) and callback.kind.kept_by_checkpoint:
+            return True
+        inner = [each for value in equation.params.values() for each in _jaxprs_in(value)]
+        if inner and _with_effects(*inner) and not rules.has_rule(rules.CHECKPOINTS, equation.primitive):
+            return True
+        if any(map(_keeps_values, inner)):
+            return True
+    return False
 
 
 class _Loop:
@@ -107,7 +137,7 @@ class _Loop:
         """The callbacks with effects that run with the known part."""
         parts = (self._in_condition, self._in_body)
         ran = [callback for known, _, _ in parts for callback in callbacks_in(known) if not callback.kind.pure]
-        both = [callback for _, rest, _ in parts for callback in callbacks_in(rest) if _is_one_of(callback, ran)]
+        both = [each for _, rest, _ in parts for each in _outside_checkpoints(rest) if _is_one_of(each, ran)]
         if both:
             raise NotImplementedError(
                 f"{both[0]}: one traced function that calls back was used both on tangents and on other values in a "
@@ -132,6 +162,17 @@ class _Loop:
         if lost:
             condition, body = (_silenced(jaxpr, ran, lost) for jaxpr in (self._condition, self._body))
         return {**self._params, "cond_jaxpr": condition, "body_jaxpr": body}
+
+
+def _outside_checkpoints(jaxpr: Any) -> Iterator[HostCallback]:
+    """The callbacks of a jaxpr, but for those that a checkpoint has once more, to compute its values again."""
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        if isinstance(callback := equation.params.get("callback"), HostCallback):
+            yield callback
+        if "prevent_cse" not in equation.params:
+            for value in equation.params.values():
+                for inner in _jaxprs_in(value):
+                    yield from _outside_checkpoints(inner)
 
 
 def _is_one_of(callback: HostCallback, callbacks: Sequence[HostCallback]) -> bool:
@@ -167,7 +208,7 @@ def _silenced(jaxpr: Any, callbacks: Sequence[HostCallback], lost: Sequence[Host
             same.update(zip(equation.outvars, operands, strict=True))
         elif equation.outvars:
             avals = tuple(variable.aval for variable in equation.outvars)
-            params = {"avals": avals, "callback": callback, "lost": _is_one_of(callback, lost)}
+            params = {"avals": avals, "ran": _Ran(callback), "lost": _is_one_of(callback, lost)}
             equations.append(equation.replace(primitive=_has_run_p, invars=[], params=params, effects=set()))
     effects = _effects_of(inner, *equations)
     silent = inner.replace(eqns=equations, outvars=read(inner.outvars), effects=effects)
@@ -197,17 +238,17 @@ def _effects_of(changed: Any, *inner: Any) -> set[Any]:
 def _that_have_run(jaxpr: Any) -> Iterator[HostCallback]:
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         if equation.primitive is _has_run_p:
-            yield equation.params["callback"]
+            yield equation.params["ran"].callback
         for value in equation.params.values():
             for inner in _jaxprs_in(value):
                 yield from _that_have_run(inner)
 
 
-def _results(*, avals: Sequence[Any], callback: HostCallback, lost: bool) -> list[Any]:
+def _results(*, avals: Sequence[Any], ran: _Ran, lost: bool) -> list[Any]:
     if lost:
         raise NotImplementedError(
-            f"{callback}: IO effect not supported in a while_loop whose derivative needs the callback's result: JAX "
-            "saves no values of the loop's steps, so the callback would run again. Use lax.scan, or fori_loop with "
+            f"{ran.callback}: IO effect not supported in a while_loop whose derivative needs the callback's result: "
+            "JAX saves no values of the loop's steps, so the callback would run again. Use lax.scan, or fori_loop with "
             "bounds that are Python integers, or stop_gradient on the loop's operands."
         )
     return [jnp.zeros(aval.shape, aval.dtype) for aval in avals]

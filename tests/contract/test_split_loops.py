@@ -225,3 +225,50 @@ def test_a_forward_rule_with_a_callback_is_kept(callback: Callable[[Note, Any], 
     assert sorted(seen.take()) == ([3, 6] if scanned else [3])
     assert jax.jit(function)(3.0) == (12 if scanned else 6)
     assert seen.take() == []
+
+
+@pytest.mark.contract("H6", "X3")
+@pytest.mark.parametrize("name", ["id_tap", "call", "io_callback"])
+def test_a_loop_in_a_loop_runs_once_if_nothing_needs_its_derivative(name: str) -> None:
+    seen = Seen()
+    inner = _solver(lambda x: CALLBACKS[name](seen, jax.lax.stop_gradient(x)))
+
+    def outer(x: Any) -> Any:
+        return jax.lax.while_loop(lambda c: c < 10, lambda c: inner(c * 0 + 1) + c, x)
+
+    assert jax.grad(lambda x: x * jax.lax.stop_gradient(outer(x)))(1.0) == 17
+    assert sorted(seen.take()) == [1, 1, 2, 2, 4, 4]
+
+
+@pytest.mark.contract("H6")
+def test_a_tap_in_a_checkpoint_in_a_loop_runs_once_a_step() -> None:
+    seen = Seen()
+
+    def solve(x: Any) -> Any:
+        step = jax.checkpoint(lambda c: (c[0] + 1, hostcb.id_tap(seen, c[1]) * 2))
+        return jax.lax.while_loop(lambda c: c[0] < 3, step, (0, x))[1]
+
+    assert jax.grad(lambda x: x * jax.lax.stop_gradient(solve(x)))(1.0) == 8
+    assert seen.take() == [1, 2, 4]
+    result, linear = jax.linearize(solve, 1.0)
+    assert (result, seen.take(), linear(1.0), seen.take()) == (8, [1, 2, 4], 8, [])
+
+
+@pytest.mark.contract("H4", "H6")
+def test_a_function_with_a_rule_in_a_loop_in_a_checkpoint_runs_once_or_is_refused() -> None:
+    seen = Seen()
+    double = jax.custom_vjp(lambda x: hostcb.id_tap(seen, x) * 2)
+    double.defvjp(lambda x: (double(x), None), lambda _, cotangent: (cotangent * 2,))
+
+    def grad(stopped: Callable[[Any], Any]) -> Any:
+        solve = jax.checkpoint(lambda x: x * jax.lax.stop_gradient(_doubled(double, stopped(x))))
+        return jax.jit(jax.grad(solve))(1.0)
+
+    assert grad(jax.lax.stop_gradient) == 8
+    assert seen.take() == [1, 2, 4]
+    with pytest.raises(NotImplementedError, match="a function with a rule for derivatives that calls back"):
+        grad(lambda x: x)
+
+
+def _doubled(double: Callable[[Any], Any], x: Any) -> Any:
+    return jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, double(c[1])), (0, x))[1]

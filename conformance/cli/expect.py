@@ -72,6 +72,7 @@ def entries(run: RunRecord, since: str, *, whole: bool) -> Iterator[str]:
         # A run refuses an entry without them: only a person knows the reason of a failure that the CPU does not have.
         fields |= {"reason": " ".join(first.on_cpu.reason.split()) if first.on_cpu else ""}
         fields |= {"link": first.on_cpu.link if first.on_cpu else "", "since": since}
+        fields |= {"intermittent": True} if first.on_cpu and first.on_cpu.intermittent else {}
         yield from ("", _comment(first.witness.partition("\n")[0]), *toml_of(fields).splitlines())
 
 

@@ -272,10 +272,12 @@ def _plan_of_entries(options: RunOptions, expectations: Expectations) -> Plan:
 
 
 def _counts_of_entries(options: RunOptions, expectations: Expectations) -> tuple[int, ...]:
-    """The numbers of devices of the run, and those that entries name if the user has chosen among all of them."""
+    """The numbers of devices of the run and the usual ones, and those of entries if the user has chosen among all."""
     globs = [] if options.usual_devices else [glob for entry in expectations.entries for glob in entry.cells]
     named = [re.search(rf"/{re.escape(options.platform)}-(\d+)dev", glob) for glob in globs]
-    return tuple(sorted({*options.devices, *(int(found[1]) for found in named if found)}))
+    # The drawn cells of one number of devices are others than those of all: chosen cells may be of one alone.
+    usual = platform_named(options.platform).device_counts or (1,)
+    return tuple(sorted({*options.devices, *usual, *(int(found[1]) for found in named if found)}))
 
 
 def _default_device_counts(platform: str, chosen: Chosen) -> tuple[int, ...]:

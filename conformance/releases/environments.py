@@ -142,8 +142,10 @@ class Installer:
     def between(self, first: str, last: str) -> list[Release]:
         """The releases that can be installed from one to another, with these two; an end may be open."""
         ends = [Release.parse(end) for end in (first, last) if end]
-        # An end that cannot be installed says so itself.
-        return sorted({*ends, *map(Release, self.published(first or OLDEST, last))}, key=lambda release: release.order)
+        # An end that cannot be installed says so itself. It may be written as 0.10, and be published as 0.10.0.
+        found = {release.order: release for release in map(Release, self.published(first or OLDEST, last))}
+        found |= {release.order: release for release in ends}
+        return [found[order] for order in sorted(found)]
 
     def environment(self, release: Release) -> Environment:
         if release not in self._made:

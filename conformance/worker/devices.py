@@ -145,8 +145,10 @@ def _why_none(topology: Topology, error: Exception, logged: list[str]) -> str:
         said = said or f"it says no more than {type(error).__name__}; is its plugin installed?"
         if platform_named(topology.platform).source == UNKNOWN:
             said += f"; if a file describes {topology.platform}, give --platform FILE.toml"
-            alike = difflib.get_close_matches(topology.platform, known_names(), 1)
-            said += f"; did you mean {alike[0]}?" if alike else ""
+            # Devices of several platforms say "gpu".
+            same = [name for name in known_names() if topology.platform in platform_named(name).devices]
+            alike = same or difflib.get_close_matches(topology.platform, known_names(), 1)
+            said += f"; did you mean {' or '.join(alike)}?" if alike else ""
         return " ".join("; JAX logged: ".join([said, *logged]).split())
     plugins = [f"{name} {version}" for name in target.plugins if (version := installed(name))]
     if not plugins:

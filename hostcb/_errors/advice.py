@@ -78,6 +78,8 @@ def _of_call(callback: HostCallback, failure: BaseException) -> str | None:
         return None
     positional, keywords = callback.argument([None] * callback.operand_count)
     unknown = re.search(r"unexpected keyword argument '(\w+)'", str(failure))
+    if unknown and unknown[1] == "on_error" and callback.kind.visible:
+        return f'on_error goes into the first of two calls: {callback.kind.name}(on_error="log")(function, ...).'
     if unknown and unknown[1] in keywords:
         return f"{callback.kind.name} has no option {shown(unknown[1])}, so it passes {unknown[1]} to the function."
     if callback.result_tree is not None and not (positional or keywords) and "argument" in str(failure):

@@ -56,7 +56,7 @@ def _split(plain: Callable[..., Any], trace: Any, *tracers: Any, **params: Any) 
     loop = _Loop(params, unknown)
     # JAX stages the whole loop where all or nothing is known, and where the condition is unknown.
     if any(unknown) and not all(unknown) and not loop.condition_is_unknown:
-        trace = _Staging(trace, loop.without(loop.have_run(), loop.carry))
+        trace = _Staging(trace, loop.without(loop.have_run(lambda callback: not callback.kind.pure), loop.carry))
     return plain(trace, *tracers, **params)
 
 
@@ -91,11 +91,14 @@ def _split_in_checkpoint(plain: Callable[..., Any], saveable: Any, unknown: Any,
         in_loop.reset(reset)
     if known is None:
         return known, staged, results, *others
-    ran = [each for name in ("cond_jaxpr", "body_jaxpr") for each in callbacks_in(known.params[name])]
-    kept = [callback for callback in ran if callback.kind.kept_by_checkpoint]
-    params = _Loop(loop.params, unknown).without(kept, results)
+    split = _Loop(loop.params, unknown)
+    ran = split.have_run(lambda callback: callback.kind.kept_by_checkpoint)
+    params = split.without(ran, results)
     effects = _effects_of(loop, params["cond_jaxpr"], params["body_jaxpr"])
-    return known, staged.replace(params=params, effects=effects), results, *others
+    # The results that are known are kept: the second loop has no right ones of them.
+    outs = [out if is_unknown else Var(out.aval) for out, is_unknown in zip(loop.outvars, results, strict=True)]
+    *_, residuals = others
+    return known, staged.replace(outvars=outs, params=params, effects=effects), results, [*results], residuals
 
 
 def _keeps_values(jaxpr: Any) -> bool:
@@ -133,15 +136,15 @@ class _Loop:
     def condition_is_unknown(self) -> bool:
         return self._in_condition[2][0]
 
-    def have_run(self) -> list[HostCallback]:
-        """The callbacks with effects that run with the known part."""
+    def have_run(self, concerns: Callable[[HostCallback], bool]) -> list[HostCallback]:
+        """Those of the callbacks that run with the known part."""
         parts = (self._in_condition, self._in_body)
-        ran = [callback for known, _, _ in parts for callback in callbacks_in(known) if not callback.kind.pure]
+        ran = [callback for known, _, _ in parts for callback in callbacks_in(known) if concerns(callback)]
         both = [each for _, rest, _ in parts for each in _outside_checkpoints(rest) if _is_one_of(each, ran)]
         if both:
             raise NotImplementedError(
-                f"{both[0]}: one traced function that calls back was used both on tangents and on other values in a "
-                "while_loop that is differentiated. Call back outside of the jitted function that both share."
+                f"{both[0]}: one function was called back both on tangents and on other values in a while_loop that is "
+                "differentiated. Give each of these callbacks a function of its own, also in jitted functions."
             )
         return ran
 
@@ -176,7 +179,7 @@ def _outside_checkpoints(jaxpr: Any) -> Iterator[HostCallback]:
 
 
 def _is_one_of(callback: HostCallback, callbacks: Sequence[HostCallback]) -> bool:
-    # Equal callbacks may be two: one on a tangent, one on a primal value.
+    # Not those that are merely equal: one may be on a tangent, and another one on a primal value.
     return any(callback is each for each in callbacks)
 
 

@@ -56,6 +56,16 @@ def test_the_last_line_says_what_to_do(wrong: Callable[[], Any], advice: str, ri
     np.testing.assert_array_equal(jax.jit(right)(), np.sin(X))
 
 
+def test_a_policy_in_the_one_call_form_is_told_where_it_goes() -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        jax.block_until_ready(jax.jit(lambda x: (hcb.debug.callback(forgets, x, on_error="log"), x + 1))(X))
+        hcb.barrier_wait()
+    advice = 'on_error goes into the first of two calls: debug.callback(on_error="log")(function, ...).'
+    assert str(caught.value).strip().splitlines()[-1] == advice
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()
+
+
 def test_a_function_that_is_wrong_inside_gets_no_advice_about_the_callback() -> None:
     with pytest.raises(jax.errors.JaxRuntimeError) as caught:
         jax.block_until_ready(jax.jit(lambda x: hcb.pure_callback(raises_inside, LIKE, x, orderd=True))(X))

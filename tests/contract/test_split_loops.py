@@ -154,9 +154,14 @@ def test_a_tap_of_tangents_in_a_loop_runs_for_each_tangent() -> None:
 
 
 @pytest.mark.contract("H6")
-def test_one_traced_function_for_values_and_tangents_in_a_loop_is_refused() -> None:
+@pytest.mark.parametrize("jitted", [False, True])
+def test_one_function_for_values_and_tangents_in_a_loop_is_refused(jitted: bool) -> None:
     seen = Seen()
-    shared = jax.jit(lambda x: hostcb.id_tap(seen, x))
+
+    def tapped(x: Any) -> Any:
+        return hostcb.id_tap(seen, x)
+
+    shared = jax.jit(tapped) if jitted else tapped
 
     @jax.custom_jvp
     def double(x: Any) -> Any:
@@ -252,6 +257,30 @@ def test_a_tap_in_a_checkpoint_in_a_loop_runs_once_a_step() -> None:
     assert seen.take() == [1, 2, 4]
     result, linear = jax.linearize(solve, 1.0)
     assert (result, seen.take(), linear(1.0), seen.take()) == (8, [1, 2, 4], 8, [])
+
+
+@pytest.mark.contract("H3", "H6")
+@pytest.mark.parametrize("policy", [None, jax.checkpoint_policies.everything_saveable], ids=["no policy", "all saved"])
+@pytest.mark.parametrize(
+    "transform", [jax.grad, lambda f: lambda x: jax.linearize(f, x)[1](1.0)], ids=["grad", "linear"]
+)
+def test_the_results_of_a_loop_with_tangents_and_calls_in_a_checkpoint_are_right(policy: Any, transform: Any) -> None:
+    """The derivative needs what the loop made of the calls' results, beside the tangent of another carry."""
+    seen = Seen()
+
+    def function(x: Any, callback: Any) -> Any:
+        def step(carry: Any) -> Any:
+            number, y, z = carry
+            return number + 1, callback(jax.lax.stop_gradient(y)) + 1, jnp.sin(z)
+
+        start = (0, jax.lax.stop_gradient(x), x)
+        _, y, z = jax.lax.while_loop(lambda carry: carry[0] < 3, step, start)
+        return jnp.sin(y * x) * jax.lax.stop_gradient(z)
+
+    expected = jax.grad(lambda x: function(x, lambda y: y))(0.7)
+    of_host = jax.checkpoint(lambda x: function(x, lambda y: hostcb.call(seen, y, result_shape=SCALAR)), policy=policy)
+    np.testing.assert_allclose(transform(of_host)(0.7), expected, rtol=1e-6)
+    np.testing.assert_allclose(seen.take(), [0.7, 1.7, 2.7], rtol=1e-6)
 
 
 @pytest.mark.contract("H4", "H6")

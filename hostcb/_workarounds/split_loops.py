@@ -80,7 +80,8 @@ def _split_in_checkpoint(plain: Callable[..., Any], saveable: Any, unknown: Any,
     reset = in_loop.set(True)
     try:
         known, staged, results, *others = plain(saveable, unknown, instantiated, loop)
-    except AssertionError as error:
+    except (AssertionError, ValueError) as error:
+        # What JAX raises where it would save a value: in the body, and in the condition with JAX 0.12.
         callback = next(callback for jaxpr in jaxprs for callback in callbacks_in(jaxpr))
         raise NotImplementedError(
             f"{callback}: a function with a rule for derivatives that calls back, in a while_loop in a checkpoint that "
@@ -188,7 +189,8 @@ def _silenced(jaxpr: Any, callbacks: Sequence[HostCallback], lost: Sequence[Host
 
     What uses a result of those in `lost` cannot be lowered.
     """
-    if not any(_is_one_of(callback, callbacks) for callback in callbacks_in(jaxpr)):
+    # A branch of a cond has the effects of all branches, also if it has no callback.
+    if not _with_effects(jaxpr):
         return jaxpr
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     same: dict[Any, Any] = {}

@@ -162,6 +162,7 @@ def printed(folder: Path, *cells: dict[str, Any], stale: tuple[str, ...] = ()) -
 
 
 def test_failures_that_are_alike_become_one_entry_and_what_a_person_has_to_change_a_comment(tmp_path: Path) -> None:
+    by_chance = {"verdict": "fail", "reason": "why", "link": "https://example.org", "intermittent": True}
     text = printed(
         tmp_path,
         *map(fails, ("id_tap/scan/cpu-1dev", "id_tap/scan/cpu-8dev", "id_tap/vmap/cpu-8dev")),
@@ -170,9 +171,12 @@ def test_failures_that_are_alike_become_one_entry_and_what_a_person_has_to_chang
         fails("call/while_body/cpu-1dev", "known_failure", expected="fail"),
         fails("call/scan/cpu-1dev", "unexpected_pass", "pass", expected="fail"),
         fails("call/cond/cpu-1dev", verdict="flake"),
+        fails("call/jit/cpu-1dev", stage="result", on_cpu=by_chance),
         stale=("gone/*",),
     )
-    lost, crashed = read_entries(text, "printed")
+    entries = {entry.cells[0]: entry for entry in read_entries(text, "printed")}
+    assert {name for name, entry in entries.items() if entry.intermittent} == {"hostcb/call/jit/cpu-1dev"}
+    lost, crashed = entries["hostcb/id_tap/scan/cpu-*"], entries["hostcb/call/vmap/cpu-8dev"]
     assert lost.cells == ("hostcb/id_tap/scan/cpu-*", "hostcb/id_tap/vmap/cpu-8dev")
     assert (lost.verdict, lost.stage, lost.jax, lost.since) == ("fail", Stage.CALLBACK, ">=0.12.0", "2026-02-02")
     assert (crashed.cells, crashed.verdict) == (("hostcb/call/vmap/cpu-8dev",), "crash(SIGABRT)")

@@ -245,6 +245,24 @@ def test_a_loop_in_a_loop_runs_once_if_nothing_needs_its_derivative(name: str) -
     assert sorted(seen.take()) == [1, 1, 2, 2, 4, 4]
 
 
+@pytest.mark.contract("H4", "H6", "X3")
+@pytest.mark.parametrize("name", ["id_tap", "call", "io_callback"])
+def test_a_branch_of_a_loop_calls_back_once_if_nothing_needs_its_derivative(name: str) -> None:
+    seen = Seen()
+
+    def step(carry: Any) -> Any:
+        number, x = carry
+        first = jax.lax.stop_gradient(x)
+        more = jax.lax.cond(number > 1, lambda x: jnp.asarray(CALLBACKS[name](seen, x)), lambda x: x * 2, first)
+        return number + 1, x + more
+
+    def solve(x: Any) -> Any:
+        return jax.lax.while_loop(lambda carry: carry[0] < 3, step, (0, x))[1]
+
+    assert jax.jit(jax.grad(lambda x: x * (solve(x) > 0)))(1.0) == 1
+    assert seen.take() == [9]
+
+
 @pytest.mark.contract("H6")
 def test_a_tap_in_a_checkpoint_in_a_loop_runs_once_a_step() -> None:
     seen = Seen()

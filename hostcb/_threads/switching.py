@@ -33,6 +33,8 @@ LET_GO_SECONDS = 1e-4
 # Another process may have the core when the callback wants to go on. It seldom has it twice.
 LOOKS = 2
 HELD_SECONDS = 1.0
+# For so long it looks whether somebody who has set another interval puts back the shortened one.
+WATCHED_SECONDS = 60.0
 
 
 def reported(seconds: float) -> float:
@@ -99,8 +101,20 @@ class SwitchInterval:
             self._change = interval, reported(wanted)
             sys.setswitchinterval(wanted)
             time.sleep(HELD_SECONDS)
+            self._wait_for_others(interval, reported(wanted))
             self._restore()
         changing.release()
+
+    def _wait_for_others(self, *known: float) -> None:
+        """Wait while the interval is neither the shortened one nor the one before.
+
+        1. This thread shortens the interval. 2. Another one reads it, and sets its own for a while. 3. Here the second
+        is over. 4. The other thread puts back what it has read: it would stay, if nobody looked again.
+        """
+        for _ in range(round(WATCHED_SECONDS / HELD_SECONDS)):
+            if sys.getswitchinterval() in known:
+                return
+            time.sleep(HELD_SECONDS)
 
     def _restore(self) -> None:
         """Restore the interval, unless another part of the process has set it meanwhile."""

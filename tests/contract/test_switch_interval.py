@@ -96,6 +96,19 @@ def test_an_interval_that_somebody_else_sets_stays(interval: SwitchInterval, mon
     assert now() == USUAL
 
 
+def test_a_shortened_interval_that_somebody_puts_back_is_restored(
+    interval: SwitchInterval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program reads the interval while it is short, sets another one for a while, and then puts back what it read."""
+    of_program = iter([0.002, 0.002, 1e-4])
+    shown = meanwhile(monkeypatch, lambda: sys.setswitchinterval(next(of_program)))
+    interval.shorten_for_a_while(1e-4)
+    assert (len(shown), now()) == (3, USUAL)
+    meanwhile(monkeypatch, lambda: sys.setswitchinterval(0.002))
+    interval.shorten_for_a_while(1e-4)
+    assert now() == 0.002, "somebody has set another one for good"
+
+
 def test_one_thread_at_a_time_changes_it(interval: SwitchInterval, monkeypatch: pytest.MonkeyPatch) -> None:
     def another() -> float:
         interval.shorten_for_a_while(1e-5)

@@ -114,10 +114,10 @@ def keep_forward_rules(concerns: Callable[[Any], bool]) -> None:
         return
     plain = _DROP_FORWARD_RULE.value
 
-    def rule(used: Sequence[bool], *others: Any) -> Any:
+    def rule(used_outs: Sequence[bool], *others: Any) -> Any:
         *_, equation = others
         if concerns(equation.params["fwd_jaxpr"]):
             return [True] * len(equation.invars), equation
-        return plain(used, *others)
+        return plain(used_outs, *others)
 
     _DROP_FORWARD_RULE.put(rule)

@@ -139,9 +139,11 @@ class _Loop:
 
     def have_run(self, concerns: Callable[[HostCallback], bool]) -> list[HostCallback]:
         """Those of the callbacks that run with the known part."""
-        parts = (self._in_condition, self._in_body)
-        ran = [callback for known, _, _ in parts for callback in callbacks_in(known) if concerns(callback)]
-        both = [each for _, rest, _ in parts for each in _outside_checkpoints(rest) if _is_one_of(each, ran)]
+        known = [callback for part in (self._in_condition, self._in_body) for callback in callbacks_in(part[0])]
+        ran = [callback for callback in known if concerns(callback)]
+        # A callback that the loop has more often than its known part is on an unknown value, too.
+        whole = [callback for jaxpr in (self._condition, self._body) for callback in callbacks_in(jaxpr)]
+        both = [each for each in ran if _count(each, whole) > _count(each, known)]
         if both:
             raise NotImplementedError(
                 f"{both[0]}: one function was called back both on tangents and on other values in a while_loop that is "
@@ -168,20 +170,13 @@ class _Loop:
         return {**self._params, "cond_jaxpr": condition, "body_jaxpr": body}
 
 
-def _outside_checkpoints(jaxpr: Any) -> Iterator[HostCallback]:
-    """The callbacks of a jaxpr, but for those that a checkpoint has once more, to compute its values again."""
-    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        if isinstance(callback := equation.params.get("callback"), HostCallback):
-            yield callback
-        if "prevent_cse" not in equation.params:
-            for value in equation.params.values():
-                for inner in _jaxprs_in(value):
-                    yield from _outside_checkpoints(inner)
-
-
 def _is_one_of(callback: HostCallback, callbacks: Sequence[HostCallback]) -> bool:
     # Not those that are merely equal: one may be on a tangent, and another one on a primal value.
     return any(callback is each for each in callbacks)
+
+
+def _count(callback: HostCallback, callbacks: Sequence[HostCallback]) -> int:
+    return sum(callback is each for each in callbacks)
 
 
 def _silenced(jaxpr: Any, callbacks: Sequence[HostCallback], lost: Sequence[HostCallback] = ()) -> Any:

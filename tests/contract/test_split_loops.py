@@ -154,14 +154,14 @@ def test_a_tap_of_tangents_in_a_loop_runs_for_each_tangent() -> None:
 
 
 @pytest.mark.contract("H6")
-@pytest.mark.parametrize("jitted", [False, True])
-def test_one_function_for_values_and_tangents_in_a_loop_is_refused(jitted: bool) -> None:
+@pytest.mark.parametrize("around", [lambda tapped: tapped, jax.jit, jax.checkpoint], ids=["alone", "jit", "checkpoint"])
+def test_one_function_for_values_and_tangents_in_a_loop_is_refused(around: Any) -> None:
     seen = Seen()
 
     def tapped(x: Any) -> Any:
         return hostcb.id_tap(seen, x)
 
-    shared = jax.jit(tapped) if jitted else tapped
+    shared = around(tapped)
 
     @jax.custom_jvp
     def double(x: Any) -> Any:

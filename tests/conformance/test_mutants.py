@@ -8,12 +8,15 @@ import pytest
 from suite_runs import Capture
 
 import hostcb
+from conformance.engine.first_cells import FIRST_CELLS, kills_in
 from conformance.implementations.hostcb import Hostcb
 from conformance.mutants import MUTANTS
 from conformance.mutants.matrix import Matrix, Row
 from conformance.mutants.mutant import Mutant
 from conformance.mutants.trials import NoSuchCellError, Options, cells_of, planned_cells, run
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.planning.cells import Plan
+from conformance.planning.processes import USUAL, plan_over_processes
 
 pytestmark = pytest.mark.contract("C6")
 
@@ -78,3 +81,12 @@ def test_mutants_are_killed_and_what_is_not_broken_survives(tmp_path: Path, caps
     with pytest.raises(NoSuchCellError, match="no_such_program"):
         cells_of(wrong, planned_cells())
     assert len({broken.name for broken in MUTANTS}) == len(MUTANTS) >= 80
+
+
+def test_a_run_begins_with_planned_cells_that_kill_the_mutants(cpu_plan: Plan) -> None:
+    """`mutants --rank` renews the file."""
+    first = kills_in(FIRST_CELLS.read_text())
+    planned = {cell.id for cell in (*cpu_plan.cells, *plan_over_processes(("hostcb",), [USUAL]).cells)}
+    assert {f"hostcb/{cell}" for cell in first} <= planned
+    assert {mutant for killed in first.values() for mutant in killed} <= {mutant.name for mutant in MUTANTS}
+    assert len({mutant for killed in first.values() for mutant in killed}) >= 0.95 * len(MUTANTS)

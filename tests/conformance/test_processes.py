@@ -14,6 +14,7 @@ import pytest
 import suite_runs
 from suite_runs import Patch
 
+from conformance.engine.machines.job_hosts import ClusterError, detected
 from conformance.model.worlds import Need
 from conformance.oracle.checkers import Anomaly
 from conformance.oracle.history import Event, History
@@ -169,6 +170,20 @@ SLURM_PROCID=0 "$@"; first=$?
 wait $!; echo "the second process ended with $?"
 exit $first
 """
+
+
+def test_the_processes_of_open_mpi(monkeypatch: Patch) -> None:
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "KUBERNETES_"))]:
+        monkeypatch.delenv(name)
+    with pytest.raises(ClusterError):
+        detected()
+    monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911")
+    for name, value in {"SIZE": "3", "RANK": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    found = detected()
+    host, _, port = found.coordinator_address.partition(":")
+    assert (found.processes, found.process, host) == (3, 2, "10.96.0.1")
+    assert found.address == (host, int(port) - 4096)
 
 
 @pytest.mark.thorough

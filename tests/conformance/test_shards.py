@@ -16,7 +16,7 @@ from suite_runs import ROOT, Capture
 from support import requirements
 
 from conformance.cli import commands
-from conformance.cli.dask_shards import command_of
+from conformance.cli.dask_shards import Shards, command_of
 from conformance.engine import preparation
 from conformance.engine.machines.dask_worker import ShardError, check_versions
 from conformance.engine.machines.shards import estimate, shard_of
@@ -152,6 +152,41 @@ def test_a_dask_worker_with_other_versions_is_refused() -> None:
     check_versions(command)
     with pytest.raises(ShardError, match=r"jax is .* there and 0\.4\.1 here$"):
         check_versions(replace(command, versions={**command.versions, "jax": "0.4.1"}))
+
+
+class Cluster:
+    """A cluster on which one shard fails; it notes which shards it was asked for."""
+
+    workers, stopped = 1, False
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing = failing
+        self.asked: list[str] = []
+
+    def files_of(self, shard: str) -> dict[str, str]:
+        self.asked.append(shard)
+        if shard == self.failing:
+            raise ShardError("Dask workers were lost")
+        return {"conformance-cpu.json": "{}"}
+
+    def stop(self) -> None: ...
+
+
+@pytest.mark.contract("C44")
+def test_a_shard_that_is_missing_runs_with_resume(tmp_path: Path) -> None:
+    options = RunOptions(results=tmp_path, spread="tcp://nowhere:1")
+    folder = tmp_path / "shards"
+    folder.mkdir()
+
+    def ran(resume: bool, failing: str = "") -> tuple[list[str], list[str]]:
+        cluster = Cluster(failing)
+        problems = Shards(replace(options, resume=resume), folder, cluster).run()  # type: ignore[arg-type]
+        return [*problems], cluster.asked
+
+    assert ran(False, "2/2") == (["shard 2/2: Dask workers were lost"], ["1/2", "2/2"])
+    assert ran(True) == ([], ["2/2"])
+    assert len(ran(False, "1/2")[0]) == 1
+    assert [one.name for one in folder.iterdir()] == ["2-of-2"], "without --resume the old ones are gone"
 
 
 @pytest.mark.contract("C44")

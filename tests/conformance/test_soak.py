@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import time
+from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+import suite_runs
+from suite_runs import Patch
 from support.subprocesses import run_program
 
+from conformance.soak import disturbing
+from conformance.soak.disturbing import Signals
 from conformance.soak.growth import ALLOWED, BLOCKS, LEAST_SAMPLES, Found, slope_of
 from conformance.soak.record import PlantedError, Record, Run
 from conformance.soak.specs import (
@@ -250,3 +257,48 @@ def test_a_short_soak_finds_each_defect_and_nothing_in_hostcb() -> None:
     assert BLOCKS in found["leaking"]["growing"] and BLOCKS not in found["hostcb"]["growing"]
     for name, kinds in BROKEN.items():
         assert found[name]["anomalies"][0].startswith(kinds), name
+
+
+# The process.
+
+SOAK = (*suite_runs.SUITE, "soak", "--devices", "2")
+HANGS = """\
+import threading
+import hostcb
+from conformance.implementations.hostcb import Hostcb
+from conformance.soak.doing import Doer
+IMPLEMENTATION = Hostcb(hostcb)
+def hangs(doer):
+    threading.Event().wait()
+Doer._run = hangs
+"""
+
+
+@pytest.mark.usefixtures("sigint_reaches_programs")
+def test_an_interrupt_ends_it_and_a_hang_has_its_stacks(tmp_path: Path) -> None:
+    process = suite_runs.started(tmp_path, *SOAK)
+    assert process.stderr and process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    ended = suite_runs.end(process)
+    assert (ended.returncode, ended.stderr.startswith("interrupted: ")) == (0, True), ended.stdout + ended.stderr
+    assert "every callback was right" in ended.stdout
+    (tmp_path / "hanging.py").write_text(HANGS)
+    hung = suite_runs.ran(tmp_path, *SOAK, "--implementation", "hanging", "--threads", "1", "--deadline", "12")
+    assert hung.returncode == 1 and "in hangs" in hung.stderr[hung.stderr.index("Timeout (") :]
+
+
+def test_the_handler_of_signals(record: Record, devices: list[jax.Device], monkeypatch: Patch) -> None:
+    """It does nothing while all callbacks must be here, though a signal may still come; its error is not swallowed."""
+    monkeypatch.setattr(disturbing, "HANDLERS_TAP", True)
+    signals, tapped = Signals(0, record, None, devices[:1]), list[Run]()
+    monkeypatch.setattr(signals, "_random", type("Always", (random.Random,), {"random": lambda self: 0.0})())
+    monkeypatch.setattr(signals._program, "tap", tapped.append)
+    with signals.off():
+        signals._handle()
+    assert (tapped, judged(record)) == ([], [])
+    signals._handle()
+    assert len(tapped) == 1
+    monkeypatch.setattr(signals._program, "tap", lambda run: 1 / 0)
+    signals._handle()
+    (anomaly,) = record.anomalies
+    assert "ZeroDivisionError" in anomaly.witness

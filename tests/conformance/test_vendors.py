@@ -186,6 +186,15 @@ def test_what_cannot_be_used(tmp_path: Path, capsys: Capture) -> None:
         sys.path.pop(0)
 
 
+def test_the_error_of_a_plugin_is_told(tmp_path: Path) -> None:
+    """JAX only logs it, and says itself that it has no such platform."""
+    broken = "def initialize():\n    raise OSError('libacme.so: driver 3.1 is too old')\n"
+    site = installed(tmp_path / "site", {"jax_plugins": {"acme": "acme_plugin"}}, {"acme_plugin.py": broken})
+    ended = run(tmp_path, "--platform", "acme", "--smoke", PYTHONPATH=f"{ROOT}:{site}")
+    (line,) = ended.stderr.splitlines()
+    assert "acme_plugin.initialize(): OSError: libacme.so: driver 3.1 is too old" in line
+
+
 # Implementations in modules: every process loads them by their path, which may not be their `name`.
 
 CASE = "pure_callback/case.os_exit.pmap/cpu-1dev"

@@ -46,13 +46,13 @@ def _check_varies(case: Case, places: Sequence[Any], operands: Sequence[Any], ex
     """The result differs between the rows, and cannot leave as one that is the same everywhere."""
 
     def program(place: Any) -> Any:
-        mapped = jax.shard_map(
+        return jax.shard_map(
             lambda *each: _sum_of(case, *each), mesh=case.mesh, in_specs=tuple(places), out_specs=place
         )
-        return jax.jit(mapped)
 
-    case.gives(expected, lambda: program(case.split.spec)(*operands))
-    _check_refused(case, lambda: program(EVERYWHERE).lower(*operands))
+    for staged in (jax.jit, lambda function: function):
+        case.gives(expected, staged(program(case.split.spec)), *operands)
+    _check_refused(case, lambda: jax.jit(program(EVERYWHERE)).lower(*operands))
 
 
 def _check_refused(case: Case, lower: Any) -> None:

@@ -133,7 +133,8 @@ def _several_results(case: Case) -> None:
                 case.saw(host, [operand])
 
 
-COLUMNS = 512
+COLUMNS = 513
+"""No multiple of the blocks in which a runtime may copy or transpose."""
 
 FORMS: dict[str, Callable[[Any], Any]] = {
     "in Fortran order": np.asfortranarray,

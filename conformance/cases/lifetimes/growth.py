@@ -1,11 +1,15 @@
-"""The objects of the process do not grow in number with the runs of a program."""
+"""The process does not grow with the runs of a program: neither its objects in number nor its memory."""
 
 from __future__ import annotations
 
 import gc
+import os
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import Runs
@@ -60,3 +64,47 @@ def unawaited_runs_leave_nothing(case: Case) -> None:
     before = run(RUNS)
     grown = run(MANY_RUNS) - before
     case.check(grown < MANY_RUNS, "leak", Stage.EXIT, f"{MANY_RUNS} runs left {grown} objects")
+
+
+ELEMENTS = 1 << 18
+"""Of float32: a MiB for each operand."""
+STEPS = 32
+ROUNDS = 8
+MOST_GROWTH = ROUNDS * STEPS // 2
+"""In MiB: half of what all operands have together, and four times as much as those of one run."""
+
+_RESIDENT = Path("/proc/self/statm")
+
+
+@case("jit", "id_tap call pure_callback io_callback debug_callback", "H11 H12 X2 X3 X4")
+def gives_memory_back(case: Case) -> None:
+    """The memory of large operands, whose functions have ended, does not add up."""
+    runs: list[None] = []
+
+    def host(operands: Any) -> Any:
+        runs.append(None)
+        return np.asarray(operands[0])[0] + np.float32(1)
+
+    def step(_: Any, carry: Any) -> Any:
+        # Two operands, each with memory of its own.
+        half = jnp.full(ELEMENTS // 2, carry)
+        result = case.apply(host, (half, half + 1), carry)
+        return result if case.callback.returns_new_value else result[1][0]
+
+    program = jax.jit(lambda x: jax.lax.fori_loop(0, STEPS, step, x))
+    before = 0.0
+    for number in range(1 + ROUNDS):
+        case.gives(np.float32(STEPS), program, np.float32(0))
+        case.barrier()
+        # What the process needs once does not count.
+        before = before or _resident()
+        case.check(len(runs) >= STEPS * (1 + number), "lost", Stage.CALLBACK, f"{len(runs)} runs of the function")
+    grown = _resident() - before
+    case.check(grown < MOST_GROWTH, "leak", Stage.EXIT, f"{ROUNDS * STEPS} MiB of operands left {grown:.0f} MiB")
+
+
+def _resident() -> float:
+    """The MiB that the process has in memory; 0 where the system does not tell."""
+    if not _RESIDENT.exists():
+        return 0.0
+    return int(_RESIDENT.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)

@@ -94,6 +94,25 @@ def operands_by_name(case: Case) -> None:
     case.same("result", Stage.RESULT, {name: float(value) for name, value in result.items()}, {"a": 1.0, "b": 2.0})
 
 
+@case("jit", "buffer_callback dlpack_callback", "B3 D1")
+def aliases_by_number(case: Case) -> None:
+    """Each operand shares its memory with the result that the aliases name, which is not the one of its own number."""
+    options = {} if case.callback.function == "buffer_callback" else {"in_place": True}
+
+    def add_one(*arguments: Any) -> None:
+        # The results, each of which holds an operand, come before the two operands.
+        for each in arguments[-3]:
+            np.asarray(each)[...] += 1
+
+    x, y = np.arange(3, dtype=np.float32), np.arange(4, dtype=np.float32)
+    like = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (y, x))
+    make = getattr(case.library, case.callback.function)
+    through = make(add_one, like, input_output_aliases={0: 1, 1: 0}, **options)
+    program = jax.jit(lambda x, y: through(x * 2, y * 3))
+    for _ in range(2):
+        case.gives((y * 3 + 1, x * 2 + 1), program, x, y)
+
+
 @case("jit", "buffer_callback", isolated=True)
 def returns_a_value(case: Case) -> None:
     """A callback that gets the buffers of its results must return None."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
-from ..harness.hosts import add_one
+from ..harness.hosts import PLANTED, add_one, fail
 from ..harness.registry import EVERY_KIND, ONE_OF_EACH
 
 SIDE = 64
@@ -21,7 +21,7 @@ RUNS = 3
 def _check_inside(case: Case, inner: Callable[[Any], Any]) -> None:
     """The host function runs a program that returns the first number of its operand."""
     # Compiled beforehand: compilation takes longer than the deadline of a callback.
-    inner(case.operand)
+    inner(case.parts(case.operand)[0])
 
     def answer(operand: Any) -> Any:
         array = np.asarray(operand)
@@ -76,6 +76,30 @@ def starts_others(case: Case) -> None:
     case.saw(recording, [case.operand])
     # A debug callback's result is no result of the outer program.
     case.same("wrong result", Stage.CALLBACK, [each.tolist() for each in inner_results], [case.expected.tolist()])
+
+
+@case("jit", "call pure_callback io_callback", "H15 X2 X3")
+def fails_inside(case: Case) -> None:
+    """A program that a callback starts fails, at first and later: its own error ends it, and others have results."""
+
+    def fail_below_zero(operand: Any) -> Any:
+        return fail() if float(np.asarray(operand)) < 0 else add_one(operand)
+
+    inner = jax.jit(lambda x: case.apply(fail_below_zero, x))
+
+    def start_inner(operand: Any) -> Any:
+        for number in (-1, 2, -3, 4):
+            if number < 0:
+                case.raises(lambda: inner(np.float32(number)), PLANTED)  # noqa: B023 - called at once
+            else:
+                case.gives(np.float32(number + 1), inner, np.float32(number))
+        return add_one(operand)
+
+    program = case.program(start_inner)
+    for _ in range(2):
+        case.gives(case.expected, program, case.operand)
+        # This barrier may report the failures of the inner program.
+        case.drain()
 
 
 @case("pmap", "call", "H9", minimum_devices=2, deadline=5.0, isolated=True)

@@ -158,6 +158,9 @@ class _Filling:
     aliased: bool
     with_context: bool = False
 
+    def __repr__(self) -> str:
+        return repr(self.function)
+
     def __call__(self, *given: Any) -> None:
         out, *operands = given[self.with_context :]
         written = [_array(buffer) for buffer in jax.tree.leaves(out)]
@@ -173,6 +176,9 @@ class _OfBuffer:
     """Returns the result of a function of arrays from a buffer callback."""
 
     function: Callable[[Any], Any]
+
+    def __repr__(self) -> str:
+        return repr(self.function)
 
     def __call__(self, *operands: Any) -> Any:
         return self.function(*_copied(operands))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 import numpy as np
@@ -19,12 +19,21 @@ from ..oracle.literals import literal
 from ..spec.callbacks import RETURNED_OFFSET
 
 
-@dataclass(frozen=True)
-class ReturningFunction:
+class Sited:
+    """A host function that messages name by its site: a reader does not know the classes of the suite."""
+
+    site: str
+
+    def __repr__(self) -> str:
+        return f"callback {self.site!r}"
+
+
+@dataclass(frozen=True, repr=False)
+class ReturningFunction(Sited):
     """The function of a callback with or without a result; the result is the operand plus one."""
 
     site: str
-    recorder: Recorder = field(repr=False)
+    recorder: Recorder
     returns_new_value: bool
 
     def __call__(self, operand: Any, device: Any = None) -> Any:

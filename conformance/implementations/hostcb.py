@@ -17,14 +17,15 @@ from ..oracle.literals import literal
 from ..spec.callbacks import Callback, DeviceChoice
 from ..spec.data import DataKind
 from .external import ExternalCallbacks
+from .host_functions import Sited
 from .payloads import Payload, payload_of
 
 
-@dataclass(frozen=True)
-class _TapFunction:
+@dataclass(frozen=True, repr=False)
+class _TapFunction(Sited):
     site: str
-    recorder: Recorder = field(repr=False)
-    payload: Payload = field(repr=False)
+    recorder: Recorder
+    payload: Payload
 
     def __call__(self, operand: Any, transforms: Any, device: Any = None) -> None:
         with self.recorder.callback(self.payload.seen(operand, self.site), operand, transforms, device):

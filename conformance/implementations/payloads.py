@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 from ..oracle.history import Recorder
 from ..spec.callbacks import CONSTANT_OPERAND, RETURNED_OFFSET, Callback
 from ..spec.data import DataKind, flatten, skeleton
-from .host_functions import ReturningFunction, as_text, parse_array
+from .host_functions import ReturningFunction, Sited, as_text, parse_array
 
 MISMATCH = np.float32(1024)
 """Each wrong element of a result adds this to the program's number, so that no result is right by accident."""
@@ -167,13 +167,13 @@ def _differs(leaf: jax.Array, wanted: jax.Array) -> jax.Array:
     return leaf != wanted
 
 
-@dataclass(frozen=True)
-class DataFunction:
+@dataclass(frozen=True, repr=False)
+class DataFunction(Sited):
     """The host function for a kind of data: it records its operand and returns the operand plus one."""
 
     site: str
-    recorder: Recorder = field(repr=False)
-    payload: DataPayload = field(repr=False)
+    recorder: Recorder
+    payload: DataPayload
 
     def __call__(self, *operands: Any, device: Any = None) -> Any:
         operand = operands if self.payload.spread else operands[0]

@@ -42,7 +42,8 @@ class Event:
         return {
             "sequence": self.sequence,
             "site": self.site,
-            "value": [leaf.tolist() for leaf in self.leaves],
+            # JSON has no complex numbers.
+            "value": [(leaf.astype(str) if leaf.dtype.kind == "c" else leaf).tolist() for leaf in self.leaves],
             "transforms": repr(self.transforms),
             "device": self.device,
             "thread": self.thread,

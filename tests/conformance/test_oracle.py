@@ -21,6 +21,7 @@ from conformance.oracle.fair_deadline import MOST, FairDeadline
 from conformance.oracle.history import Event, History, Recorder
 from conformance.oracle.repetition import Repetition, chance_of_difference, interval
 from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
+from conformance.spec.data import ELEMENT_TYPES
 
 pytestmark = pytest.mark.contract("C5")
 
@@ -219,6 +220,18 @@ def test_the_recorder_copies_operands_and_survives_an_exception() -> None:
     (event,) = recorder.history().events
     assert [leaf.tolist() for leaf in event.leaves] == [7, [0, 0]]
     assert [leaf.tolist() for leaf in event.kept] == [7, [1, 1]]
+
+
+def test_operands_of_each_type_fit_into_the_results() -> None:
+    """A worker that could not write its history would end, and its cell would be a crash."""
+    for element in ELEMENT_TYPES.values():
+        operand = np.zeros(2, element.dtype)
+        recorder = Recorder()
+        with recorder.callback("first", operand):
+            pass
+        (event,) = recorder.history().events
+        (shown,) = json.loads(json.dumps(event.as_json()))["value"]
+        assert len(shown) == 2, element.name
 
 
 # Chance is measured.

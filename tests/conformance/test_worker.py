@@ -14,8 +14,11 @@ import pytest
 from jax.sharding import PartitionSpec
 from suite_runs import DEADLINE
 
+from conformance.cases.harness.hosts import Host
 from conformance.cases.harness.running import run_case
 from conformance.implementations import load
+from conformance.implementations.external import _Filling, _OfBuffer
+from conformance.implementations.host_functions import ReturningFunction
 from conformance.implementations.jax import NAMESPACE, Jax
 from conformance.implementations.payloads import DataPayload
 from conformance.oracle.history import Recorder
@@ -114,6 +117,12 @@ def test_one_wrong_element_of_a_result_and_data_of_another_type_or_tree_show() -
 
 
 # Programs.
+
+
+def test_a_message_has_the_site_of_a_callback_and_no_class_of_the_suite() -> None:
+    function = DataPayload(CALL, DataKind("int8", "scalar", "pair")).function("first", Recorder())
+    for callback in (function, ReturningFunction("first", Recorder(), True), Host("first", Recorder())):
+        assert (repr(callback), repr(_Filling(callback, True)), repr(_OfBuffer(callback))) == ("callback 'first'",) * 3
 
 
 def test_a_history_ends_when_all_devices_have_the_result(devices: list[jax.Device]) -> None:

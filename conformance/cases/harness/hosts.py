@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from ...implementations import Implementation
+from ...implementations.host_functions import Sited
 from ...oracle.history import Recorder
 from ...spec.jax_versions import JaxRuntimeError
 
@@ -24,7 +25,7 @@ RELEASED_AFTER = 60.0
 """A held callback goes on after so many seconds even if its case never releases it."""
 
 
-class Host:
+class Host(Sited):
     """A host function that records its runs. It returns its operand, `returns` in turn, or what `answer` makes."""
 
     def __init__(

@@ -134,7 +134,7 @@ def _about(run: JudgedRun, replanned: bool) -> list[str]:
     made, code = run.made, run.stored_exit_code
     stored = "as stored" if code == run.exit_code else f"DIFFERS: {code} is stored"
     lines = [
-        f"{run.record.name}: {_suite(run)}, JAX {made['packages']['jax']}, {made['begin']} to {made['end']}",
+        f"{run.record.name}: suite {_suite(run)}, {run.record.facts['software']}, {made['begin']} to {made['end']}",
         f"  {made['command']}",
         f"  {len(run.record.cells)} cells judged again, all as stored; exit code {run.exit_code}, {stored}",
     ]
@@ -147,6 +147,4 @@ def _about(run: JudgedRun, replanned: bool) -> list[str]:
 
 
 def _suite(run: JudgedRun) -> str:
-    suite = run.made["suite"]
-    changed = " with uncommitted changes" if suite["changed"] else ""
-    return f"suite {suite['version']}, {'commit ' + suite['commit'] + changed if suite['commit'] else 'no checkout'}"
+    return run.record.made["suite"]

@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from html import escape
 from importlib import resources
 from typing import Any
 
@@ -22,16 +23,15 @@ from .causes import grouped
 from .results import CellRecord, Known, RunRecord
 from .visible import visible
 
-PLACE_OF_RESULTS = "{{ results }}"
-PLACE_OF_POLICY = "{{ policy }}"
-
 
 def html(runs: Sequence[RunRecord]) -> str:
     template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     style, script = (_hash(_text_of(tag, template)) for tag in ("style", "script"))
     policy = f"default-src 'none'; style-src {style}; script-src {script}; base-uri 'none'; form-action 'none'"
-    # The results last, since they may have the words of a place.
-    return template.replace(PLACE_OF_POLICY, policy).replace(PLACE_OF_RESULTS, script_safe(_page_data(runs)))
+    title = ", ".join(f"{'PASS' if run.good else 'FAIL'}: {visible(run.name)}" for run in runs)
+    parts = {"policy": policy, "title": escape(title), "results": script_safe(_page_data(runs))}
+    # In one step, since a part may have the words of a place.
+    return re.sub(r"\{\{ (policy|title|results) \}\}", lambda place: parts[place[1]], template)
 
 
 def _hash(text: str) -> str:
@@ -71,7 +71,7 @@ def _page_data(runs: Sequence[RunRecord]) -> dict[str, Any]:
             {
                 "name": run.name,
                 "good": run.good,
-                "facts": [[name, value] for name, value in run.facts.items() if value],
+                "facts": [[name, value] for name, value in (run.facts | run.origin).items() if value],
                 "problems": [*run.problems, *(f"CLAIM FAILED: {claim.sentence}" for claim in run.wrong_claims)],
                 "capabilities": _capabilities_data(run),
                 "claims": [claim.sentence for claim in run.claims],

@@ -26,7 +26,7 @@ def markdown(runs: Sequence[RunRecord]) -> str:
 def _run(run: RunRecord) -> Iterable[str]:
     yield f"# Conformance on {text(run.name)}: {'as expected' if run.good else 'NOT as expected'}"
     yield ""
-    yield from (f"- {name}: {text(value)}" for name, value in run.facts.items() if value)
+    yield from (f"- {name}: {text(value)}" for name, value in (run.facts | run.origin).items() if value)
     yield from _problems(run)
     yield from _unexpected(run)
     yield from _capabilities(run)

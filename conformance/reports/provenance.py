@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ..expectations.entries import Expectation
+from ..spec.entry_points import PLATFORMS, entry_points
+from ..spec.platforms import platform_named
 from ..spec.suite import this_suite
 
 _PACKAGES = (
@@ -41,16 +43,27 @@ _FAMILIES = ("jax-", "libtpu", "nvidia-", "rocm-", "amd-")
 _PLUGINS = "jax_plugins"
 
 
-def packages() -> dict[str, str]:
-    """The installed packages that may matter to a callback, with their versions; plugins of JAX are among them."""
+def packages(plugins: Collection[str] = ()) -> dict[str, str]:
+    """The installed packages that may matter to a callback, with their versions; these plugins are among them."""
     found: dict[str, str] = {}
     for package in importlib.metadata.distributions():
-        name = re.sub(r"[-_.]+", "-", package.metadata["Name"] or "").lower()
-        is_plugin = any(entry.group == _PLUGINS for entry in package.entry_points)
-        if name in _PACKAGES or name.startswith(_FAMILIES) or is_plugin:
+        name = _name(package.metadata["Name"] or "")
+        if name in (*_PACKAGES, *plugins) or name.startswith(_FAMILIES):
             # Of two on the path, the first one is imported.
             found.setdefault(name, package.version)
     return dict(sorted(found.items()))
+
+
+def plugins() -> list[str]:
+    """The packages that bring a plugin of JAX, or the description of a platform."""
+    points = (*entry_points(_PLUGINS), *entry_points(PLATFORMS))
+    # The files of all packages are read for those that have no entry point.
+    modules = importlib.metadata.packages_distributions().get(_PLUGINS, ()) if plugin_modules() else ()
+    return sorted({_name(name) for name in (*(point.dist.name for point in points if point.dist), *modules)})
+
+
+def _name(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def plugin_modules() -> list[str]:
@@ -161,6 +174,7 @@ class Provenance:
         """What the results say; `ran` are the ids of their cells."""
         names = ", ".join(file.name for file in self.expectations)
         known = {"name": names, "text": self._known_failures} if self.expectations else None
+        of_plugins = plugins()
         return {
             "suite": this_suite().as_json(),
             "begin": self.begin,
@@ -170,7 +184,9 @@ class Provenance:
             "plan": self.required.as_json(ran) if self.required else None,
             "expectations": known,
             "python": platform.python_version(),
-            "packages": packages(),
+            "platform": platform_named(self.options["platform"]).as_json(),
+            "plugins": of_plugins,
+            "packages": packages(of_plugins),
             "plugin_modules": plugin_modules(),
             "host": host(),
         }

@@ -14,6 +14,7 @@ from ..oracle.repetition import Repetition
 from ..oracle.verdicts import ExpectationStatus, Verdict, in_words
 from ..spec.depths import Depth
 from ..spec.errors import CommandError
+from ..spec.suite import Suite
 from .capabilities import Claim, Observed, Result, observed
 
 SCHEMA_VERSION = 1
@@ -147,8 +148,8 @@ class RunRecord:
     """How far the cells were taken: `lower`, `compile` or `run`."""
     claims: tuple[Claim, ...]
     """The capabilities that the platform's vendor claims, and what the run says of each."""
-    begin: str
-    """When the run began; empty if nobody will want to judge its results again."""
+    made: Mapping[str, str]
+    """In words: `selected` of how many cells, by which `command`, `date`, `suite` and further `software`."""
     of_shard: bool = False
     """Whether these are the results of one shard, which may have no cell."""
 
@@ -184,13 +185,19 @@ class RunRecord:
         minutes, seconds = divmod(round(self.seconds), 60)
         return {
             "platform": f"{self.platform}{depth}",
-            "software": self._software,
+            "software": ", ".join(filter(None, (self._software, self.made.get("software")))),
+            "selected": self.made.get("selected", ""),
             "passed": f"{passed:,} of {len(self.cells):,} cells passed",
             "known": f"{known} known failure{'s' * (known != 1)}",
             "unexpected": unexpected_in_words([cell.verdict for cell in self.unexpected]),
             "problems": f"{found} of the run" if (found := len(self.problems) + len(self.wrong_claims)) else "",
             "time": f"{minutes} min {seconds} s" if minutes else f"{self.seconds:.0f} s",
         }
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """What the Markdown and the page say after the facts."""
+        return {name: self.made[name] for name in ("suite", "date", "command") if name in self.made}
 
     @property
     def _software(self) -> str:
@@ -268,9 +275,22 @@ def record_of(data: Mapping[str, Any]) -> RunRecord:
         {str(cell["id"]): str(cell["reason"]) for cell in data["ineligible"]},
         Depth(data["depth"]).value,
         tuple(Claim.from_json(claim) for claim in data["claims"]),
-        str(data["run"]["begin"]) if "run" in data else "",
+        _made(data["run"], len(data["cells"])) if "run" in data else {},
         "shard" in data,
     )
+
+
+def _made(run: Mapping[str, Any], cells: int) -> dict[str, str]:
+    """Of a run that says how it was made."""
+    plan, packages, suite = run["plan"], run["packages"], run["suite"]
+    own = [*(["hostcb"] if "hostcb" in packages else []), *run.get("plugins", ())]
+    return {
+        "software": ", ".join(f"{name} {packages[name]}" for name in own),
+        "selected": f"{cells:,} of {plan['count']:,} planned cells" if plan else "",
+        "suite": f"of hostcb {Suite(suite['version'], suite['commit'], suite['changed']).words}",
+        "date": str(run["begin"]).replace("T", " ").replace("+00:00", " UTC"),
+        "command": str(run["command"]),
+    }
 
 
 UNREADABLE = (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError)

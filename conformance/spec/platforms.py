@@ -65,6 +65,12 @@ class Platform:
     def jax_name(self) -> str:
         return self.registered or self.name
 
+    def as_json(self) -> dict[str, Any]:
+        """What the description says. Where the files are is no part of it."""
+        left_out = ("source", "file", "expectations")
+        own = {name: value for name, value in vars(self).items() if value and name not in left_out}
+        return own | {"environment": dict(self.environment)}
+
     @property
     def option(self) -> str:
         """What a command line needs, so that its command knows the platform of a cell: nothing without a file."""

@@ -69,7 +69,10 @@ def hostile(word: str) -> dict[str, Any]:
     cells = [failed, failed | {"id": f"{name}-2dev"} | known, failed | {"id": f"{name}-4dev", "cause": word}]
     of_run = {"run_info": {word: {word: word}}, "problems": [word], "ineligible": [{"id": name, "reason": word}]}
     claims = [{"name": word, "cells": 1, "failed": [name]}]
-    return results(*cells, **of_run, stale_expectations=[word], claims=claims)
+    suite = dict.fromkeys(("version", "commit", "changed"), word)
+    made = {"suite": suite, "begin": word, "command": word, "packages": {word: word}, "plugins": [word]}
+    made["plan"] = {"count": 7}
+    return results(*cells, **of_run, stale_expectations=[word], claims=claims, run=made)
 
 
 class Page:
@@ -78,6 +81,7 @@ class Page:
     def __init__(self, text: str) -> None:
         self.tags = re.findall(r"<[^>]*>", text)
         (self.style,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+        (self.title,) = re.findall(r"<title>(.*?)</title>", text)
         data, self.script = re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
         self.data: Any = json.loads(data)
         (self.policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import bundle_fakes
 import pytest
 from results_fakes import CASE, KNOWN, LOST, PASSED, Page, cell, event, results, write
 from suite_runs import Capture
@@ -67,6 +68,23 @@ def test_the_page_holds_every_cell_and_cells_of_one_cause_are_one_entry(tmp_path
     assert block.splitlines()[0] == "FAIL" and "34 unexpected results" in block
     assert [len(cause["cells"]) for cause in Page(html([run])).data["runs"][0]["causes"]] == [33, 1]
     assert summary(record_of(results(PASSED, KNOWN))).startswith("PASS\n")
+
+
+def test_a_report_says_what_ran_when_and_with_which_versions(tmp_path: Path) -> None:
+    """A page goes from hand to hand, without the folder that it was in."""
+    bundle_fakes.write(tmp_path, bundle_fakes.CELLS[:3], lacking={bundle_fakes.CASE: "JAX lacks it"})
+    runs = load_results(tmp_path)
+    page = Page(html(runs))
+    assert page.title == "PASS: cpu, conformance of host callbacks"
+    facts = dict(page.data["runs"][0]["facts"])
+    assert facts["software"] == "JAX 0.12.0.1, hostcb 0.1.0, acme-jax-plugin 2.3.1"
+    assert facts["selected"] == "3 of 4 planned cells"
+    assert facts["suite"] == "of hostcb 0.1.0, commit 0123abcd"
+    assert facts["date"] == "2026-11-23 06:00:00 UTC"
+    assert facts["command"] == "python -m conformance run"
+    assert "- selected: 3 of 4 planned cells" in markdown(runs).splitlines()
+    both = Page(html([*runs, record_of(results(LOST, platform="<b>"))]))
+    assert both.title == "PASS: cpu, FAIL: &lt;b&gt;, conformance of host callbacks"
 
 
 # `diff`: what differs between two results, and the table of more.

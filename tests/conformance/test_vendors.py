@@ -21,6 +21,7 @@ from conformance.cli.commands import main
 from conformance.engine.preparation import ConflictingOptionsError, workers_of
 from conformance.model.transforms import TRANSFORMS
 from conformance.planning.cells import parse_cell
+from conformance.reports.provenance import packages, plugins
 from conformance.spec import external_callbacks, platforms
 from conformance.spec.platforms import platform_in
 from conformance.spec.topology import Topology
@@ -100,12 +101,25 @@ def test_a_package_adds_a_platform_and_its_cells(tmp_path: Path, package: Path) 
         ("ordered", "not tested"),
         ("hostcb:call", "not tested"),
     ]
+    made = report["run"]
+    assert (made["plugins"], made["packages"]["acme-conformance"]) == (["acme-conformance"], "1.0")
+    assert made["platform"]["environment"] == {"ACME_LOG": "quiet"}
     # A module that imports `hostcb_conformance` gets the classes of the suite that runs as `conformance`.
     (package / "acme_suite.py").write_text(SUITE.replace("from conformance.", "from hostcb_conformance."))
     use(package)
     assert parse_cell(CELLS[0]).callback_name == "pure_callback_unrolled"
     assert parse_cell(CELLS[2]).promises == ("X2",)
     assert sys.modules["acme_suite"].case is importlib.import_module("conformance.cases.harness.case").case
+
+
+def test_a_plugin_without_an_entry_point_is_recorded(tmp_path: Path) -> None:
+    """JAX finds modules of a namespace package as well."""
+    use(installed(tmp_path, {}, name="acme-module"))
+    (tmp_path / "acme_module-1.0.dist-info" / "top_level.txt").write_text("jax_plugins\n")
+    (tmp_path / "jax_plugins" / "acme").mkdir(parents=True)
+    (tmp_path / "jax_plugins" / "acme" / "__init__.py").touch()
+    assert "acme-module" in (found := plugins())
+    assert packages(found)["acme-module"] == "1.0"
 
 
 def test_a_file_is_enough(tmp_path: Path, capsys: Capture) -> None:

@@ -236,6 +236,38 @@ def test_a_tapped_tangent_beside_an_integer_is_transposed(stage: Any, batched: b
     np.testing.assert_array_equal(np.broadcast_to(slope, (2,)), [2.0, 2.0])
 
 
+@pytest.mark.contract("H6", "H7")
+@pytest.mark.parametrize("axes", [None, (0, 0), (0, None)], ids=["", "vmap", "vmap of the tangent"])
+def test_leaves_without_cotangents_keep_their_places_in_a_tap_of_tangents(axes: Any) -> None:
+    """They are before, between and after those with one, and each has another size."""
+    record = Record()
+    nothing = np.zeros(5, jax.dtypes.float0)
+
+    def tapped(tangent: Any, n: Any) -> Any:
+        _, _, one, _, other = hcb.id_tap(record.tap, (n, nothing, tangent, n[..., :2], tangent))
+        return one + other
+
+    @jax.custom_jvp
+    def square(x: Any, n: Any) -> Any:
+        return x * x
+
+    @square.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        tangent = (jax.vmap(tapped, axes) if axes else tapped)(tangents[0], primals[1])
+        return square(*primals), primals[0] * tangent
+
+    numbers = jnp.arange(6).reshape(2, 3)
+    gradient = jax.jit(jax.grad(lambda x: square(x, numbers).sum()))(jnp.arange(1.0, 3.0))
+    assert gradient.tolist() == [2.0, 4.0]
+    hcb.barrier_wait()
+    (seen_,) = record.all
+    # All batch elements together have as many.
+    assert [leaf.size if leaf.dtype == jax.dtypes.float0 else leaf.tolist() for leaf in seen_.arg] == [
+        *(6, 5, [1.0, 2.0], 4, [1.0, 2.0])
+    ]
+    assert seen_.transforms == ((("batch", {"batch_dims": (0, 0)}), TRANSPOSED) if axes else (TRANSPOSED,))
+
+
 @pytest.mark.contract("H6")
 @STAGES
 def test_an_integer_goes_through_one_tap_of_tangents_into_two(stage: Any) -> None:

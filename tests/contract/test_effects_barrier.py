@@ -83,6 +83,58 @@ def test_effects_barrier_waits_for_taps_before_any_other_program() -> None:
     assert wrong == []
 
 
+def test_effects_barrier_waits_for_a_callback_of_jax_before_taps_on_its_devices() -> None:
+    """What waits for taps stands for JAX's own token, and waits for that as well. The last device is late."""
+    ended = run_program(
+        """
+        gate, ended = threading.Event(), []
+        def held(value):
+            if value == len(jax.devices()) - 1: gate.wait(20)
+            ended.append(int(value))
+        program = jax.pmap(lambda x: (jax.debug.callback(held, x), x)[1])
+        numbers = jnp.arange(len(jax.devices()))
+        gate.set(), program(numbers), jax.effects_barrier()
+        ended.clear(), gate.clear()
+        program(numbers)
+        for device in jax.devices():
+            hcb.id_tap(lambda v, t: None, jax.device_put(1.0, device))
+        # One-sided: a barrier that returns too early has this time.
+        threading.Timer(0.2, gate.set).start()
+        jax.effects_barrier()
+        print(json.dumps(sorted(ended)))
+        """.replace("\n        ", "\n"),
+        devices=2,
+        timeout=60,
+    ).json()
+    assert ended == [0, 1]
+
+
+def test_effects_barrier_waits_for_a_tap_that_comes_late_on_one_device() -> None:
+    """The device runs a call before the tap: the tap is not in the queue yet when the barrier begins."""
+    seen = run_program(
+        """
+        gate, seen = threading.Event(), []
+        def held(value):
+            if value: gate.wait(20)
+            return value
+        tap = lambda value, transforms: seen.append(int(value))
+        program = jax.pmap(lambda x: hcb.id_tap(tap, hcb.call(held, x, result_shape=x)))
+        numbers = jnp.arange(2)
+        # The second run may go another way.
+        gate.set(), jax.block_until_ready([program(numbers), program(numbers)]), hcb.barrier_wait()
+        for _ in range(2):
+            seen.clear(), gate.clear()
+            result = program(numbers)
+            threading.Timer(0.2, gate.set).start()
+            jax.effects_barrier()
+            print(json.dumps(sorted(seen)))
+        """.replace("\n        ", "\n"),
+        devices=2,
+        timeout=60,
+    )
+    assert seen.check().lines == ["[0, 1]"] * 2
+
+
 def test_a_signal_handler_taps_on_another_device_while_effects_barrier_waits() -> None:
     seen = run_program(
         """

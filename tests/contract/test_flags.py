@@ -239,7 +239,7 @@ def test_ad_transforms_of_leaves_without_tangents() -> None:
 
     def cubed(x):
         leaves = {"a": x * x, "b": nothing, "c": jnp.full(3, 7), "d": jnp.int32(4), "e": jnp.bfloat16(2.5)}
-        tapped = hcb.id_tap(tap, leaves)
+        tapped = hcb.id_tap(tap, {**leaves, "f": jnp.complex64(1 + 2j)})
         assert tapped["b"].dtype == jax.dtypes.float0 and np.shape(tapped["b"]) == (2,)
         return tapped["a"] * x
 
@@ -247,8 +247,8 @@ def test_ad_transforms_of_leaves_without_tangents() -> None:
         for program in (lambda x: jax.jvp(cubed, (x,), (1.0,)), jax.grad(cubed)):
             jax.block_until_ready(jax.jit(program)(3.0))
             hcb.barrier_wait()
-    values = {"a": 9.0, "b": ("float0", 2), "c": [7, 7, 7], "d": 4, "e": 2.5}
-    empty = {"b": ("float0", 2), "c": ("float0", 3), "d": ("float0", 1), "e": 0.0}
+    values = {"a": 9.0, "b": ("float0", 2), "c": [7, 7, 7], "d": 4, "e": 2.5, "f": 1 + 2j}
+    empty = {"b": ("float0", 2), "c": ("float0", 3), "d": ("float0", 1), "e": 0.0, "f": 0j}
     assert seen == [
         ((values, {**empty, "a": 6.0}), ["jvp"]),
         (values, []),

@@ -40,11 +40,9 @@ def results_without_elements(case: Case) -> None:
     for run in (apply, jax.jit(apply)):
         case.forget()
         result = jax.block_until_ready(run(operand))
-        case.barrier()
         case.same("wrong place", Stage.RESULT, result.devices(), {last}, "its devices")
         case.same("wrong place", Stage.RESULT, result.shape, empty.shape, "its shape")
-        runs = 0 if case.callback.function == "pure_callback" else 1
-        case.same("wrong place", Stage.RESULT, host.count, runs, "runs of the function")
+        case.saw(host, [] if case.callback.function == "pure_callback" else [operand])
 
 
 @case("jit", "call pure_callback io_callback", "H3 H15 X2 X3")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -58,8 +60,53 @@ def test_a_function_of_a_call_with_other_parameters_is_refused_on_the_line_that_
         stage(lambda x: hcb.call(lambda arg, transforms: arg, x, result_shape=F32))(ONE)
     assert str(caught.value).endswith(
         " takes (arg, transforms): missing a required argument: 'transforms'. call calls callback_func(arg), with the "
-        "whole of arg as one argument, and callback_func(arg, device=…) if call_with_device=True."
+        "whole of arg as one argument, and callback_func(arg, device=…) if call_with_device=True. For a function of "
+        "several arguments write lambda arg: f(*arg)."
     )
+
+
+def both(one: Any, other: Any) -> Any:
+    return one + other
+
+
+MORE: dict[str, tuple[Callable[..., Any], str, Callable[[Any], Any]]] = {
+    "id_tap": (
+        lambda x: hcb.id_tap(print, "loss", x),  # type: ignore[call-overload]
+        "id_tap: print: got 2 values in place of one arg. Pass several as one tuple: id_tap(f, (x, y)). Options such "
+        "as result= have to be named.",
+        lambda x: hcb.id_tap(print, ("loss", x))[1],
+    ),
+    "call": (
+        lambda x: hcb.call(both, x, x, F32),  # type: ignore[call-overload]
+        f"call: both ({__file__}:{both.__code__.co_firstlineno}): got 3 values in place of one arg. Pass several as "
+        "one tuple: call(f, (x, y)). Options such as result_shape= have to be named.",
+        lambda x: hcb.call(lambda arg: both(*arg), (x, x), result_shape=F32),
+    ),
+    "id_print": (
+        lambda x: hcb.id_print("loss", x),  # type: ignore[call-overload]
+        "id_print: got 2 values in place of one arg. Print a text as a label: id_print(x, what='the text'). Print "
+        "several values as one tuple: id_print((x, y)).",
+        lambda x: hcb.id_print((x, x), what="loss"),
+    ),
+}
+
+
+@STAGES
+@pytest.mark.parametrize("name", MORE)
+def test_a_second_operand_is_refused_with_what_to_write(name: str, stage: Any, capsys: Any) -> None:
+    wrong, text, right = MORE[name]
+    with pytest.raises(TypeError) as caught:
+        stage(wrong)(ONE)
+    assert str(caught.value) == text
+    assert files_of(caught.value)[-1] == __file__
+    jax.block_until_ready(stage(right)(ONE))
+    hcb.barrier_wait()
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_the_signature_has_one_operand(name: str) -> None:
+    kinds = {each.kind for each in inspect.signature(getattr(hcb, name)).parameters.values()}
+    assert inspect.Parameter.VAR_POSITIONAL not in kinds
 
 
 @functools.wraps(lambda arg: None)

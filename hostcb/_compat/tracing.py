@@ -98,8 +98,22 @@ _EXCLUSION = private(
     called_with(1),
 )
 
+_UNDER_JIT = private(
+    "jax._src.core:unsafe_am_i_under_a_jit",
+    "Tells that JAX traces a function, and runs nothing of it.",
+    "A barrier_wait in a jitted function does not say that it waits while JAX traces the function.",
+    ("H13",),
+    Cost.COMFORT,
+    called_with(0),
+)
+
 abstract_token = _ABSTRACT_TOKEN.value
 _unknown = first_lost(_VARYING, _SHAPED_ARRAY)
+
+
+def is_tracing() -> bool:
+    """Whether this thread traces a function, of which JAX runs nothing now."""
+    return _UNDER_JIT.holds and bool(_UNDER_JIT.value())
 
 
 def is_float0(leaf: Any) -> bool:

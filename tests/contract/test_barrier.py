@@ -24,6 +24,28 @@ LAYOUTS = {layout.name: layout for layout in helpers.MAIN_LAYOUTS}
 ACTIONS = {"barrier": hcb.barrier_wait, "stop": hcb.stop_outfeed_receiver}
 
 
+@pytest.mark.contract("H13")
+@pytest.mark.parametrize("traced", [True, False], ids=["traced", "eager"])
+@pytest.mark.parametrize("inside", [lambda f: f, jax.vmap, jax.grad], ids=["alone", "vmap", "grad"])
+def test_a_barrier_in_a_function_that_jax_traces_says_that_it_waits_now(inside: Any, traced: bool) -> None:
+    record = Record()
+
+    def program(x: Any) -> Any:
+        hcb.id_tap(record.tap, x)
+        hcb.barrier_wait("inner", timeout=DEADLINE)
+        return x
+
+    x = np.ones(3 if inside is jax.vmap else (), np.float32)
+    words = r"barrier_wait\[inner\] was called while JAX traces a function: it waits now, .* Call it after the program"
+    with pytest.warns(RuntimeWarning, match=words) if traced else contextlib.nullcontext() as warned:
+        (jax.jit(inside(program)) if traced else inside(program))(x)
+    assert not traced or [each.filename for each in warned] == [__file__]
+    # Otherwise it has waited: each operation has run.
+    assert traced or len(record.all) == 1
+    hcb.barrier_wait()
+    assert len(record.all) == 1
+
+
 def barrier_in_thread(action: Any = hcb.barrier_wait) -> tuple[threading.Thread, threading.Event]:
     returned = threading.Event()
     thread = threading.Thread(target=lambda: (action(), returned.set()))

@@ -6,11 +6,12 @@ import contextlib
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 
 import jax
 
-from ..._compat import UnknownJaxError, waiting
+from ..._compat import UnknownJaxError, is_tracing, waiting
 from ..._errors.failures import failure_log
 from ..._errors.frames import leave_out_frames
 from ..._spec.naming import shown
@@ -57,6 +58,7 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
         ValueError: `timeout` is negative or NaN.
         UnknownJaxError: with `timeout`, on a JAX that does not report executions.
 
+    In a function that JAX traces it waits while JAX traces, gives a `RuntimeWarning`, and is no part of the program.
     From a signal handler or a `__del__` that interrupts the dispatch of a program, it waits for everything but this
     program.
 
@@ -76,6 +78,14 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
             raise RuntimeError(
                 f"{_title(name)} was called from inside a callback: it would wait for this callback to end. Wait "
                 "for the results of computations started here instead, with jax.block_until_ready."
+            )
+        if is_tracing():
+            # A signal handler or a `__del__` may come while JAX traces, so this is no error.
+            warnings.warn(
+                f"{_title(name)} was called while JAX traces a function: it waits now, and not when the program runs. "
+                "Call it after the program, outside of the function.",
+                RuntimeWarning,
+                stacklevel=2,
             )
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("barrier_wait[%s]: start, waiting for: %s", name, listed(outstanding()))

@@ -118,7 +118,8 @@ def _on_one_array(kind: Kind, result: Any, aval: Any) -> str | None:
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         return None
     if isinstance(result, np.ndarray | np.generic | jax.Array):
-        is_cast = array.shape == aval.shape and array.dtype != dtype and array.dtype.kind != dtype.kind
+        is_cast = array.dtype.kind != dtype.kind or np.can_cast(array.dtype, dtype)
+        is_cast = is_cast and array.shape == aval.shape and array.dtype != dtype
         return f"Return it in the promised dtype: value.astype({_dtype(dtype)})." if is_cast else None
     if array.shape == aval.shape:
         return f"Wrap what the callback returns in an array: np.asarray(value, {_dtype(dtype)})."

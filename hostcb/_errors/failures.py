@@ -18,7 +18,7 @@ from .._threads.chains import Link, Sums, extend, last_of
 from .advice import advice_in
 from .callback_exception import CallbackException, Failure, only_text
 from .forgetting import chain, forget_callers, forget_locals
-from .frames import leave_out_own_frames
+from .frames import shorten_traceback
 from .headlines import headline
 from .refusals import is_hostcbs, own_words
 from .repeats import Repeats
@@ -53,6 +53,8 @@ CONSEQUENCES: dict[OnError | None, str] = {
     "next_dispatch": "the next dispatch raises it",
     "log": "nothing raises it",
 }
+# Beside the first, of a device whose peers do not end with it.
+ALONE = "; if another device waits for this one, as in psum, XLA ends the process, on CPUs after a minute"
 SINCE = " since the last barrier"
 
 # Of an error that has nothing to do with the program that raises it.
@@ -115,6 +117,7 @@ class FailureLog:
         on_error: OnError | None,
         kind: str = "callback",
         dispatched_here: bool = False,
+        alone: bool = False,
     ) -> None:
         """Keep a failure for the next barrier or dispatch, and log it in one line.
 
@@ -130,8 +133,9 @@ class FailureLog:
             dispatched_here: whether this thread dispatches that computation, and so raises its error. Otherwise the
                 program gets the error only with the results, which it may never ask for; and it may wait for them until
                 the runtime ends the process.
+            alone: whether other devices run that computation, too, and do not end with this one.
         """
-        leave_out_own_frames(exception)
+        shorten_traceback(exception)
         try:
             text = formatted(exception)
             first = headline(kind, callback, device, exception)
@@ -151,7 +155,7 @@ class FailureLog:
         for older in failures[-2:-1]:
             forget_callers(older.exception)
         if not dispatched_here:
-            rest = f" ({CONSEQUENCES[on_error]})"
+            rest = f" ({CONSEQUENCES[on_error]}{ALONE if alone else ''})"
             self._log(self._repeats, kind, callback, exception, first, rest)
 
     def _log(self, repeats: Repeats, kind: str, callback: str, exception: BaseException, first: str, rest: str) -> None:

@@ -50,12 +50,12 @@ def leaving_out_frames(function: F) -> F:
     return cast(F, wrapper)
 
 
-def leave_out_own_frames(failure: BaseException) -> None:
+def shorten_traceback(failure: BaseException) -> None:
     """Let the traceback of a user function's exception begin and end in the user's file."""
     # The class of the user's exception may refuse to have its traceback read or set.
     with contextlib.suppress(Exception):
         if not _are_kept():
-            _shorten(failure, lambda file: not file.startswith(PACKAGE))
+            _shorten(failure, lambda file: not file.startswith((PACKAGE, JAX)))
 
 
 def frames_around(frame: FrameType | None) -> Iterator[tuple[str, int]]:

@@ -36,6 +36,7 @@ def own_words(text: str) -> str | None:
 MARK = " (int8[12345] stands for it on the other devices)"
 FAILED = "but the callback failed"
 MISMATCHED = "but the callback returned something else"
+IN_PLACE_OF = " in place of "
 RETURNED = "written into `out`, but the callback returned something"
 
 
@@ -95,10 +96,15 @@ def refusal(
     # A callback without a result sends no mark, so the text names the failure itself.
     came = what_came(failure) + (MARK if marked else "")
     first = headline(callback.kind.name, callback.name, device, failure)
-    ended = "The computation has ended, because the callback failed."
-    if callback.result_tree is not None:
-        ended = f"The computation has ended: expected {show(callback, avals)}, {came}."
-    if failure is not None and is_mismatch(failure):
+    expected = show(callback, avals)
+    is_mismatched = failure is not None and is_mismatch(failure)
+    if callback.result_tree is None:
+        ended = "The computation has ended, because the callback failed."
+    elif is_mismatched and not marked and f"{IN_PLACE_OF}{expected}" in first:
+        ended = "The computation has ended."
+    else:
+        ended = f"The computation has ended: expected {expected}, {came}."
+    if is_mismatched:
         asked = "result_shape" if callback.kind.one_argument else "result_shape_dtypes"
         ended += f" Correct the callback, or {asked} if it is right as it is."
         if callback.batched_by is not None:
@@ -158,7 +164,7 @@ def instead(returned: Any, expected: str) -> str:
     except Exception:
         # A container of the user's may not be rebuilt with other leaves.
         seen = type(returned).__qualname__
-    return f"returned {seen} in place of {expected}"
+    return f"returned {seen}{IN_PLACE_OF}{expected}"
 
 
 class Shown:

@@ -14,7 +14,7 @@ from jax.tree_util import PyTreeDef
 
 from .. import _compat
 from .._api.jax_arrays import JaxArrays
-from .._errors.frames import leave_out_own_frames
+from .._errors.frames import shorten_traceback
 from .._errors.refusals import is_mismatch
 from .._primitive.binding import value_of
 
@@ -149,7 +149,7 @@ def _logging_failures(name: str) -> Callable[[BaseException], None]:
     def log(exception: BaseException) -> None:
         # JAX logs nothing of a result that does not match.
         if not is_mismatch(exception):
-            leave_out_own_frames(exception)
+            shorten_traceback(exception)
             _compat.log_failure(name, exception)
 
     return log

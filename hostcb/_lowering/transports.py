@@ -167,6 +167,7 @@ def one_of_many(equation: Equation, targets: tuple[str, str], index: int) -> Emi
             raise host.marked(program.device_at(index))
         return results
 
+    host.judged = True
     kind = host.callback.kind
     verdict_aval = jax.core.ShapedArray((1,), np.uint8)
     avals_out = with_token(

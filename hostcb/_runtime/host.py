@@ -65,6 +65,8 @@ class Host:
         self._shape: Any = result_avals[0].shape if one else None
         self._dtype: Any = result_avals[0].dtype if one else None
         self._ordered = callback.kind.ordered
+        # Whether all devices of the program learn of its failure.
+        self.judged = False
         # What a trace says of it, see `recording`.
         self.about: dict[str, Any] | None = None
 
@@ -226,8 +228,9 @@ class Host:
             advise(self.callback, exception)
         # In a thread of Python this is a handler of a program on one device, or a callback outside jit.
         dispatched_here = on_error is None and not self.program.spans_devices and is_pythons()
+        alone = on_error is None and self.program.spans_devices and not self.judged
         failure_log.record(
-            self.callback.name, device, exception, on_error, self.callback.kind.name, dispatched_here=dispatched_here
+            self.callback.name, device, exception, on_error, self.callback.kind.name, dispatched_here, alone
         )
 
     def _refusal(self, device: Any, failure: BaseException | None, marked: bool) -> HostcbCallbackError:

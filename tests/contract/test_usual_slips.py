@@ -22,6 +22,7 @@ HINTS: dict[str, tuple[Any, Any, str | None]] = {
     "scalar": (2, VECTOR, "For an array of equal elements return np.full((3,), value, np.float32)."),
     "number": (2, SCALAR, "Wrap what the callback returns in an array: np.asarray(value, np.float32)."),
     "integer array": (np.arange(3), VECTOR, "Return it in the promised dtype: value.astype(np.float32)."),
+    "narrower": (np.zeros(3, np.float16), VECTOR, "Return it in the promised dtype: value.astype(np.float32)."),
     "shape": (TWO, (2, 2), "for an array use jax.ShapeDtypeStruct((2, 2), np.float32)."),
     "listed shape": (TWO[0], [2], "for an array use jax.ShapeDtypeStruct((2,), np.float32)."),
     "whole number": (np.float32(1.5), 0, "for a float write 0.0."),

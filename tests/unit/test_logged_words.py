@@ -49,6 +49,15 @@ def test_the_log_says_whether_only_the_barrier_raises(
     # On several devices nothing raises it if the program has no result, and the runtime may end the process before.
     jax.block_until_ready(jax.pmap(lambda x: hcb.debug.callback(failing, x))(np.ones(2, np.float32)))
     (line,) = logged()
+    assert line.endswith(
+        "raised ValueError: failed on purpose (its computation ends; if another device waits for this one, as in psum, "
+        "XLA ends the process, on CPUs after a minute)"
+    )
+    # Over a mesh they end together.
+    x = jax.device_put(np.ones(2), jax.NamedSharding(jax.make_mesh((2,), ("d",)), jax.P("d")))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="on purpose"):
+        jax.block_until_ready(jax.jit(lambda x: hcb.call(failing, x, result_shape=x))(x))
+    (line,) = logged()
     assert line.endswith("raised ValueError: failed on purpose (its computation ends)")
 
 

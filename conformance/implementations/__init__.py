@@ -12,7 +12,7 @@ import traceback
 from typing import TypeAlias
 
 from ..spec.callbacks import Callback
-from ..spec.errors import CommandError
+from ..spec.errors import CommandError, did_you_mean
 from ..spec.external_callbacks import ALL_CALLBACKS, OWN_FUNCTIONS, callbacks_of_jax, functions_of
 from ..spec.jax_versions import why_no_hostcb
 from ..spec.package import module
@@ -134,7 +134,7 @@ def _load(name: str) -> Implementation:
             raise
         raise ImplementationError(
             f"there is no implementation {name!r}: no module {error.name!r} is found; there are {', '.join(BUILT_IN)},"
-            " and any module on PYTHONPATH"
+            f" and any module on PYTHONPATH{did_you_mean(name, BUILT_IN)}"
         ) from error
     implementation = getattr(module, attribute or "IMPLEMENTATION", None)
     if implementation is None:

@@ -17,11 +17,11 @@ from ..spec.callbacks import HOST_CALLBACKS, Callback
 from ..spec.configurations import CONTEXTS, JIT_DISABLED, PLACEMENTS, why_no_configuration
 from ..spec.data import PLAIN, DataKind, parse_data
 from ..spec.depths import Depth
-from ..spec.errors import CommandError
+from ..spec.errors import CommandError, did_you_mean
 from ..spec.jax_versions import why_missing, why_no_runtime_targets
 from ..spec.package import COMMAND
 from ..spec.support_table import TABLE, TableEntry
-from ..spec.topology import DEFAULT, Topology, UnknownTopologyError, parse_topology
+from ..spec.topology import CPU_CONFIGURATIONS, DEFAULT, Topology, UnknownTopologyError, parse_topology
 from ..spec.xla_flags import why_unknown
 from .axes import variant_reason
 from .eligibility import ineligible, ineligible_over_processes
@@ -233,20 +233,25 @@ def _parse_any_topology(cell_id: str) -> Cell:
 
     callback = next((c for c in callbacks_asked_of(implementation) if c.name == callback_name), None)
     if callback is None and callback_name not in runtime_targets_of(implementation, topology.platform):
-        known = ", ".join(each.name for each in callbacks_asked_of(implementation))
-        raise UnknownCellError(f"{implementation} has no callback {callback_name!r}; it has {known}")
+        known = [each.name for each in callbacks_asked_of(implementation)]
+        alike = did_you_mean(callback_name, known, f"; it has {', '.join(known)}")
+        raise UnknownCellError(f"{implementation} has no callback {callback_name!r}{alike}")
 
     if program_name.startswith("case."):
         case = case_named(callback_name, program_name)
         if case is not None:
             return CaseCell(implementation, case, topology)
-        raise UnknownCellError(f"no case {program_name!r} of {callback_name!r} is known")
+        of_others = ", ".join(one.callback for one in all_cases() if one.name == program_name)
+        known = [one.name for one in all_cases() if one.callback == callback_name]
+        alike = f"; it is one of {of_others}" if of_others else did_you_mean(program_name, known)
+        raise UnknownCellError(f"no case {program_name!r} of {callback_name} is known{alike}")
 
     if program_name.startswith("table."):
         for entry in TABLE:
             if (entry.row, entry.name) == (callback_name, program_name):
                 return TableCell(implementation, entry, topology)
-        raise UnknownCellError(f"the table has no {program_name!r} of {callback_name!r}")
+        alike = did_you_mean(program_name, [entry.name for entry in TABLE if entry.row == callback_name])
+        raise UnknownCellError(f"the table has no {program_name!r} of {callback_name!r}{alike}")
 
     if callback is None:
         raise UnknownCellError(f"{callback_name} has cases alone, and {program_name!r} is none")
@@ -256,7 +261,8 @@ def _parse_any_topology(cell_id: str) -> Cell:
         raise UnknownCellError(f"{data_name!r} is no kind of data: expected one like int8-matrix-dict")
     names = tuple(composition.split("."))
     if unknown := [name for name in names if name not in TRANSFORMS]:
-        raise UnknownCellError(f"unknown transform {unknown[0]!r} in {cell_id!r}; there are {', '.join(TRANSFORMS)}")
+        alike = did_you_mean(unknown[0], TRANSFORMS, f"; there are {', '.join(TRANSFORMS)}")
+        raise UnknownCellError(f"unknown transform {unknown[0]!r} in {cell_id!r}{alike}")
     program = Program(names)
     cell = ProgramCell(implementation, callback, program, topology, data, placement, configuration)
     reason = ineligible(callback, program, cell.device_count)
@@ -279,7 +285,8 @@ def _parse_topology(name: str) -> tuple[Topology, str, str]:
         elif option in CONTEXTS:
             configuration = option
         else:
-            raise UnknownCellError(f"{option!r} in {name!r} is no placement and no configuration")
+            alike = did_you_mean(option, [*PLACEMENTS, *CONTEXTS, *CPU_CONFIGURATIONS])
+            raise UnknownCellError(f"{option!r} in {name!r} is no placement and no configuration{alike}")
     return topology, placement, configuration
 
 

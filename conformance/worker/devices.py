@@ -6,7 +6,6 @@ Such a compiler must refuse what is wrong, else what it compiles shows nothing.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import re
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..spec.depths import Depth
+from ..spec.errors import did_you_mean
 from ..spec.platform_targets import TARGETS, CompileOnly, PlatformTarget, why_not_lowered
 from ..spec.platforms import UNKNOWN, known_names, platform_named
 from ..spec.suite import installed
@@ -147,8 +147,7 @@ def _why_none(topology: Topology, error: Exception, logged: list[str]) -> str:
             said += f"; if a file describes {topology.platform}, give --platform FILE.toml"
             # Devices of several platforms say "gpu".
             same = [name for name in known_names() if topology.platform in platform_named(name).devices]
-            alike = same or difflib.get_close_matches(topology.platform, known_names(), 1)
-            said += f"; did you mean {' or '.join(alike)}?" if alike else ""
+            said += f"; did you mean {' or '.join(same)}?" if same else did_you_mean(topology.platform, known_names())
         return " ".join("; JAX logged: ".join([said, *logged]).split())
     plugins = [f"{name} {version}" for name in target.plugins if (version := installed(name))]
     if not plugins:

@@ -64,15 +64,19 @@ def test_ids_are_unique_and_lead_back_to_their_cells(cpu_plan: Plan) -> None:
         assert parse_cell(cell.id) == cell
     for cell_id, message in {
         "hostcb/id_tap/vmap": "no cell id",
-        "hostcb/id_tap/vmapp/cpu-1dev": "unknown transform 'vmapp'",
-        "hostcb/id_tab/vmap/cpu-1dev": "no callback 'id_tab'",
+        "hostcb/id_tap/vmapp/cpu-1dev": r"unknown transform 'vmapp' in .*; did you mean vmap\?",
+        "hostcb/id_tap/unheard/cpu-1dev": "unknown transform 'unheard'.*; there are eager, jit",
+        "hostcb/id_tab/vmap/cpu-1dev": r"no callback 'id_tab'; did you mean id_tap\?",
+        "hostcb/id_tap/case.tap_rises.jit/cpu-8dev": r"no case 'case.* of id_tap.*; did you mean case.tap_raises.jit\?",
+        "hostcb/debug_callback/case.tap_raises.jit/cpu-8dev": "known; it is one of id_print, id_tap",
+        "jx/io_callback/jit/cpu-1dev": r"no implementation 'jx'.*; did you mean jax\?",
         "hostcb/id_tap/grad.grad.remat/cpu-1dev": "means nothing: nothing promises",
         "hostcb/id_tap/jit+int9-scalar-one/cpu-1dev": "no kind of data",
-        "hostcb/id_tap/jit/cpu-8dev+everywhere": "no placement and no configuration",
+        "hostcb/id_tap/jit/cpu-8dev+gird": r"no placement and no configuration; did you mean grid\?",
         "hostcb/id_tap/jit/cpu-2dev+grid": "grid needs 4 devices",
         "hostcb/id_tap/jit+int64-scalar-one/cpu-1dev": "need x64",
     }.items():
-        with pytest.raises(UnknownCellError, match=message):
+        with pytest.raises(CommandError, match=message):
             parse_cell(cell_id)
 
 

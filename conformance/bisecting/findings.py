@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..oracle.repetition import interval
 from .search import CONFIDENCE, CONFIRMING_RUNS, Answer, Change, Kind
@@ -25,10 +25,12 @@ def report(
     samples: Mapping[str, Mapping[int, Sequence[Sample]]],
     labels: Sequence[str],
     good: str = "",
+    steps: Callable[[str, str, str], Sequence[str]] = lambda subject, before, after: (),
 ) -> str:
     """The findings; cells with the same are reported once, with all their names. `good` is an end that should pass.
 
     A label begins with the name of the release or commit, and may have more words to distinguish it from others.
+    `steps` says what to do next with a subject that changes between two of them.
     """
     groups: dict[object, list[str]] = {}
     for subject, answer in answers.items():
@@ -36,8 +38,12 @@ def report(
         groups.setdefault((answer, *outcomes), []).append(subject)
     found = []
     for subjects in sorted(groups.values(), key=lambda group: [*CODES].index(answers[group[0]].kind)):
-        lines = _lines(answers[subjects[0]], samples[subjects[0]], labels, good)
-        found.append("\n".join((*subjects, *(f"  {line}"[:WIDTH].rstrip() for line in lines))))
+        answer = answers[subjects[0]]
+        lines = [line[:WIDTH] for line in _lines(answer, samples[subjects[0]], labels, good)]
+        if answer.kind is Kind.FOUND:
+            ends = [[labels[end].partition(" ")[0] for end in (one.before, one.after)] for one in answer.changes]
+            lines += ["", *(step for before, after in ends for step in steps(subjects[0], before, after))]
+        found.append("\n".join((*subjects, *(f"  {line}".rstrip() for line in lines))).rstrip())
     return "\n\n".join(found)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from ..releases.environments import Environment, ReleaseError
 from ..releases.journal import RunJournal
 from ..reports.table import several
-from .search import Answer, Samples, answers, so_far
+from .search import Answer, Samples, answers, left_after, so_far
 from .subjects import Sample, Subjects
 
 
@@ -37,16 +38,18 @@ class Line:
             for subject in self.subjects.names
         }
         try:
-            return answers(len(self.labels), named, runs, self._probe, samples), samples
+            return answers(len(self.labels), named, runs, partial(self._probe, samples), samples), samples
         except KeyboardInterrupt:
             return so_far(len(self.labels), named, runs, samples), samples
 
-    def _probe(self, index: int, runs: Mapping[str, int]) -> Iterator[tuple[str, Sample]]:
+    def _probe(self, samples: Samples, index: int, runs: Mapping[str, int]) -> Iterator[tuple[str, Sample]]:
         name = self.labels[index].partition(" ")[0]
-        tell(f"{name}: trying it, {several(sum(runs.values()), 'run')}")
+        left = left_after(index, len(self.labels), samples, runs)
+        rest = f"; about {left} {'is' if left == 1 else 'are'} left after it" if left else ""
+        tell(f"{name}: trying it, {several(sum(runs.values()), 'run')}{rest}")
         try:
             for subject, sample in self.subjects.run(self.environments[index](), runs):
-                tell(f"{name}: {subject}: {sample.words}")
+                tell(f"{name}: {sample.words}" if len(samples) == 1 else f"{name}: {subject}: {sample.words}")
                 if not sample.untestable:
                     self.journal.add(asdict(sample), *self._words(index, subject))
                 yield subject, sample

@@ -7,7 +7,7 @@ are made, and the search starts again with them. So any journal of runs is a sta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -215,7 +215,22 @@ def so_far(count: int, named: Sequence[int], runs: int, samples: Samples) -> dic
         try:
             found[subject] = change_in(count, named, Evidence(ran, runs))
         except MissingRunsError:
-            ended = sorted(index for index, some in ran.items() if some and not any(one.untestable for one in some))
-            differ = [pair for pair in pairwise(ended) if counted(ran[pair[0]]).keys() != counted(ran[pair[1]]).keys()]
+            ended, differ = _seen(ran)
             found[subject] = Answer(Kind.UNFINISHED, tuple(ended), tuple(Change(*pair) for pair in differ))
     return found
+
+
+def left_after(index: int, count: int, samples: Samples, subjects: Iterable[str]) -> int:
+    """About how many releases will run after this one: of those between two that differ, each leaves half."""
+    found = [0]
+    for ran in map(samples.__getitem__, subjects):
+        _, differ = _seen(ran)
+        untried = [[one for one in range(low + 1, high) if not ran.get(one)] for low, high in differ or [(-1, count)]]
+        found.append(sum(len(some).bit_length() for some in untried) - any(index in some for some in untried))
+    return max(found)
+
+
+def _seen(ran: Mapping[int, Sequence[Sample]]) -> tuple[list[int], list[tuple[int, int]]]:
+    """The releases that could be tested so far, and those next to each other that differ."""
+    ended = sorted(index for index, some in ran.items() if some and not any(one.untestable for one in some))
+    return ended, [pair for pair in pairwise(ended) if counted(ran[pair[0]]).keys() != counted(ran[pair[1]]).keys()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ..bisecting.subjects import Cells, Script, Subjects
 from ..engine.journal import set_aside
 from ..engine.options import ConflictingOptionsError, positive
 from ..releases.environments import Installer, Release
+from ..spec.package import COMMAND
 from ..spec.versions import version_key
 from .helping import add_command
 from .release_options import add_options, cells_of, conditions, running
@@ -97,11 +99,26 @@ def main(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         # Outside of the search.
         return _interrupted(options)
-    text = findings.report(found, samples, labels, options.good or "")
+    text = findings.report(found, samples, labels, options.good or "", partial(_next_steps, options))
     print(text)
     (options.results / FINDINGS).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
     code = findings.exit_code([*found.values()])
     return _interrupted(options) if code == INTERRUPTED else code
+
+
+def _next_steps(options: argparse.Namespace, subject: str, before: str, after: str) -> list[str]:
+    """What to do with a finding: each line can be pasted after its colon."""
+    if options.repo:
+        return [f"what changed: git -C {shlex.quote(str(options.repo))} log -p --first-parent {before}..{after}"]
+    what = f"--script {shlex.quote(subject)}" if options.script else subject
+    between = f"--good jax-v{before} --bad jax-v{after}"
+    steps = [
+        f"what changed in JAX: https://github.com/jax-ml/jax/compare/jax-v{before}...jax-v{after}",
+        f"the commit, in a clone of JAX (docs/bisection.md): {COMMAND} bisect {what} --repo CLONE {between}",
+    ]
+    # A case has no program without the suite.
+    alone = "" if "/case." in subject else " --standalone"
+    return steps + ([] if options.script else [f"the cell as a program: {COMMAND} repro {subject}{alone}"])
 
 
 def _interrupted(options: argparse.Namespace) -> int:

@@ -171,7 +171,8 @@ class Installer:
             if "No module named virtualenv" in ended.stderr:
                 raise ReleaseError(f"uv makes the environments of releases, and is missing: `{install_here('uv')}`")
             if ended.returncode:
-                raise ReleaseError(f"JAX {release.label} cannot be installed: {_complaint(ended)}")
+                why = _other_python(ended, release) or _complaint(ended)
+                raise ReleaseError(f"JAX {release.label} cannot be installed: {why}")
         return Environment.of(python, self.folder / "packages")
 
     def _place(self, release: Release) -> Path:
@@ -217,6 +218,13 @@ def _uv() -> str | None:
 
 def _run(command: Sequence[str], written: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, input=written, capture_output=True, text=True, errors="replace", check=False)
+
+
+def _other_python(ended: subprocess.CompletedProcess[str], release: Release) -> str:
+    """The advice if a tool says that the release is for another Python: uv in a sentence, pip in a list."""
+    said = " ".join(f"{ended.stdout} {ended.stderr}".split())
+    found = re.search(rf"\b{re.escape(release.jax)} (?:depends on Python|requires Python|Requires-Python) ?>=(\d\.\d+)", said)
+    return f"it needs Python {found[1]} or newer: give --python {found[1]}" if found else ""
 
 
 def _complaint(ended: subprocess.CompletedProcess[str]) -> str:

@@ -16,6 +16,8 @@ def make_wheels(folder: Path) -> Path:
         _wheel(folder, "jaxlib", version)
     # A release of which a part is missing.
     _wheel(folder, "jax", "0.7.1", "Requires-Dist: jaxlib==0.7.1\n")
+    # One for a Python that is not there.
+    _wheel(folder, "jax", "0.7.2", "Requires-Python: >=3.99\n")
     _wheel(folder, "numpy", "2.0.0")
     _wheel(folder, "absl_py", "2.0.0")
     return folder

@@ -18,6 +18,7 @@ from conformance.bisecting.subjects import Sample, sample_of
 from conformance.cli.commands import main
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.releases.environments import ReleaseError
+from conformance.spec.package import COMMAND
 
 pytestmark = pytest.mark.contract("C9")
 
@@ -105,6 +106,11 @@ def test_cells_share_a_release_and_what_is_found_alike_is_reported_once() -> Non
     assert (calls[:2], len(calls)) == ([(0, 3), (7, 3)], 9)
     text = report(found, samples, [f"v{index}" for index in range(8)])
     assert "3a\n3b\n  FOUND: v3 is the first that fails, after v2.\n" in text
+    # What to do next is said of what was found, with the names of both sides.
+    text = report(
+        found, samples, [f"v{index}" for index in range(8)], steps=lambda *names: ["next: " + " ".join(names)]
+    )
+    assert [line for line in text.splitlines() if "next" in line] == ["  next: 3a v2 v3"]
     assert exit_code([*found.values()]) == 0
     assert exit_code([found["9"], Answer(Kind.CANNOT_TELL, (0, 7))]) == 3
     # The outcome of a cell has verdict, stage and anomaly.
@@ -136,6 +142,8 @@ def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(
     assert code == 0, printed + errors
     assert "  FOUND: 0.6.1 is the first with another outcome, after 0.6.0." in printed
     assert "  0.6.0: exit 0, prints old  (3 of 3 runs)\n  0.6.1: exit 0, prints new  (3 of 3 runs)\n" in printed
+    assert "what changed in JAX: https://github.com/jax-ml/jax/compare/jax-v0.6.0...jax-v0.6.1\n" in printed
+    assert f"{COMMAND} bisect --script {tmp_path}/script.py --repo CLONE --good jax-v0.6.0 --bad jax-v0.6.1\n" in printed
     assert [*(tmp_path / "results").glob("environments-*")] == []
     # Nothing runs again. A process that was killed may have left half a line.
     with (tmp_path / "results" / "runs.jsonl").open("a") as journal:
@@ -144,6 +152,8 @@ def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(
     assert (code, again) == (0, printed) and "trying" not in errors
     code, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.1")
     assert (code, "UNUSABLE: 0.7.1 cannot be tested" in printed) == (2, True)
+    _, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.2")
+    assert "JAX 0.7.2 cannot be installed: it needs Python 3.99 or newer: give --python 3.99\n" in printed
 
 
 INTERRUPTS = """\
@@ -163,9 +173,14 @@ def test_an_interrupted_search_says_what_it_tried_and_found_and_goes_on(bisect: 
     code, printed, errors = bisect(INTERRUPTS, *ends)
     assert code == 130
     lines = [line for line in errors.splitlines() if line.startswith("0.")]
-    tried = [("0.5.3", old), ("0.7.0", new), ("0.6.1", new)]
+    # Of five releases, half of those in doubt are left after each try; the script has one name, which needs no line.
     assert lines == [
-        *(line for name, words in tried for line in (f"{name}: trying it, 1 run", f"{name}: {script}: {words}")),
+        "0.5.3: trying it, 1 run; about 2 are left after it",
+        f"0.5.3: {old}",
+        "0.7.0: trying it, 1 run; about 2 are left after it",
+        f"0.7.0: {new}",
+        "0.6.1: trying it, 1 run; about 1 is left after it",
+        f"0.6.1: {new}",
         "0.6.0: trying it, 1 run",
     ]
     found = "NOT FINISHED: the outcome changes between 0.5.3 and 0.6.1."
@@ -231,6 +246,7 @@ def test_the_first_commit_is_found_and_the_users_tree_is_not_touched(
             _, printed, errors = bisect(SCRIPT, "--repo", str(repository), "--good", f"v{good}", "--bad", f"v{bad}")
         assert words.format(*names) in printed + errors
         assert not printed or f"{names[good]} Change {good}: exit 0, prints " in printed
+        assert ("what changed: git -C " in printed) == ("FOUND" in printed)
     assert (repository / "hostcb" / "__init__.py").read_text() == "VALUE = 'mine'"
     assert git(repository, "rev-parse", "--abbrev-ref", "HEAD") == "main"
     assert git(repository, "worktree", "list").count("\n") == 0

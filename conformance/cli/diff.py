@@ -57,7 +57,7 @@ def main(options: argparse.Namespace) -> int:
     if note:
         print(in_a_line(note), end="\n\n" if len(columns) > 2 else "\n")
     if len(columns) > 2:
-        print(comparison(columns, only_common=only_common).markdown(), end="")
+        print(comparison(columns, only_common=only_common))
         return 0
     found = difference(*columns, only_common=only_common)
     print(found)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..bisecting.line import tell
 from ..engine.options import ConflictingOptionsError
 from ..engine.progress import Progress
 from ..expectations.entries import Expectation, load_expectations
@@ -16,6 +16,7 @@ from ..releases.environments import Installer, Release, ReleaseError
 from ..releases.journal import RunJournal
 from ..releases.table import known_failures, problems_of, table_of
 from ..releases.trying import run_cells
+from ..spec.package import COMMAND
 from .helping import add_command
 from .release_options import add_options, cells_of, conditions, running
 
@@ -72,15 +73,16 @@ def main(options: argparse.Namespace) -> int:
     problems: list[str] = []
     with running(options) as (installer, journal):
         releases = releases_of(options.versions, installer)
-        progress = Progress(len(releases) * len(cells))
+        progress = Progress(len(releases) * len(cells), what="run", unwanted="not passed")
         try:
-            for release in releases:
+            for place, release in enumerate(releases, 1):
+                tell(f"JAX {release.label}, {place} of {len(releases)} releases")
                 try:
                     for cell, outcome in _outcomes(options, installer, journal, release, cells):
                         outcomes[release, cell] = outcome
                         if outcome.verdict is Verdict.HARNESS_ERROR:
                             problems.append(f"{cell} with {release.label}: the suite failed: {outcome.reason}")
-                        progress.advance(acceptable=True)
+                        progress.advance(outcome.verdict is Verdict.PASS)
                 except ReleaseError as error:
                     problems.append(f"{release.label} was not tried to the end: {error}")
                 # The next environment has its disk.
@@ -94,11 +96,15 @@ def main(options: argparse.Namespace) -> int:
         raise ReleaseError(problems[0])
     problems += problems_of(outcomes, cells, expected) if expected else ()
     explained = expected or load_expectations(known_failures_of(options.platform))
-    print(table_of(outcomes, cells, explained, problems, unfinished).markdown(), end="")
+    table = table_of(outcomes, cells, explained, unfinished)
+    print(table)
     if known:
-        print(known_failures(outcomes, known), end="")
+        print(f"\n{known_failures(outcomes, known)}")
+    if (change := table.first_change) and not any(".." in word or ":" in word for word in options.versions):
+        cell, before, after = change
+        print(f"\nthe releases between: {COMMAND} bisect {cell} --good {before} --bad {after}")
     for problem in problems:
-        print(f"ERROR: {problem}", file=sys.stderr)
+        tell(f"ERROR: {problem}")
     return WORSE if problems else 0
 
 
@@ -124,7 +130,11 @@ def releases_of(words: Sequence[str], installer: Installer) -> list[Release]:
         first, dots, end = word.partition("..")
         if end and Release.parse(first).order > Release.parse(end).order:
             raise ConflictingOptionsError(f"{word} is the wrong way round: name the older release first")
-        found |= {*installer.between(first, end)} if dots else {Release.parse(word)}
+        between = installer.between(first, end) if dots else [Release.parse(word)]
+        if dots and not end:
+            # Newer releases may need a newer Python.
+            tell(f"{between[-1].label} is the newest release of JAX that {installer.python} can install (--python)")
+        found |= {*between}
     return sorted(found, key=lambda release: release.order)
 
 

@@ -16,26 +16,27 @@ ENOUGH = 10
 
 
 class Progress:
-    def __init__(self, total: int, workers: int = 1) -> None:
+    def __init__(self, total: int, workers: int = 1, what: str = "cell", unwanted: str = "not as expected") -> None:
         self._total = total
+        self._what, self._unwanted = what, unwanted
         self._done = 0
-        self._unexpected = 0
+        self._bad = 0
         # Now: pytest puts another one in its place while it runs a cell.
         self._stream = sys.stderr
         self._started = self._shown = time.monotonic()
         self._first = self._started
         where = f" on {workers} workers" if workers > 1 else ""
-        self._write(f"{total:,} cell{'s' * (total != 1)}{where}; the first results take about {FIRST_RESULTS} s")
+        self._write(f"{total:,} {what}{'s' * (total != 1)}{where}; the first results take about {FIRST_RESULTS} s")
 
     def advance(self, acceptable: bool) -> None:
         self._done += 1
-        self._unexpected += not acceptable
+        self._bad += not acceptable
         now = time.monotonic()
         if self._done == 1:
             self._first = now
         if self._done in (1, self._total) or now - self._shown >= SPARSE_SECONDS:
             self._shown = now
-            line = f"{self._done:,}/{self._total:,} cells, {self._unexpected} not as expected"
+            line = f"{self._done:,}/{self._total:,} {self._what}s, {self._bad} {self._unwanted}"
             if self._done == self._total:
                 line += f", {_in_words(now - self._started)}"
             elif self._done >= ENOUGH:

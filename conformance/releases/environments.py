@@ -223,7 +223,9 @@ def _run(command: Sequence[str], written: str = "") -> subprocess.CompletedProce
 def _other_python(ended: subprocess.CompletedProcess[str], release: Release) -> str:
     """The advice if a tool says that the release is for another Python: uv in a sentence, pip in a list."""
     said = " ".join(f"{ended.stdout} {ended.stderr}".split())
-    found = re.search(rf"\b{re.escape(release.jax)} (?:depends on Python|requires Python|Requires-Python) ?>=(\d\.\d+)", said)
+    found = re.search(
+        rf"\b{re.escape(release.jax)} (?:depends on Python|requires Python|Requires-Python) ?>=(\d\.\d+)", said
+    )
     return f"it needs Python {found[1]} or newer: give --python {found[1]}" if found else ""
 
 

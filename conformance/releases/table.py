@@ -7,9 +7,8 @@ from typing import TypeAlias
 
 from ..expectations.entries import Expectation, Expectations
 from ..oracle.verdicts import Outcome, Verdict
-from ..reports.markup import code, grid, link, text
 from ..reports.table import Column, Row, Seen, Table, consecutive
-from ..reports.visible import visible
+from ..reports.visible import in_a_line
 from ..spec.versions import version_matches
 from .environments import Release
 
@@ -22,16 +21,14 @@ def tried(outcomes: Outcomes) -> tuple[Release, ...]:
     return tuple(sorted({release for release, _ in outcomes}, key=lambda release: release.order))
 
 
-def table_of(
-    outcomes: Outcomes, cells: Sequence[str], known: Expectations, problems: Sequence[str] = (), unfinished: str = ""
-) -> Table:
+def table_of(outcomes: Outcomes, cells: Sequence[str], known: Expectations, unfinished: str = "") -> Table:
     columns = tried(outcomes)
     seen = {place: Seen.of(outcome.words, outcome.reason) for place, outcome in outcomes.items()}
     rows = tuple(
         Row(cell, tuple(seen.get((release, cell)) for release in columns), by_chance=_by_chance(cell, outcomes, known))
         for cell in cells
     )
-    return Table(tuple(Column(release.label) for release in columns), rows, True, tuple(problems), unfinished)
+    return Table(tuple(Column(release.label) for release in columns), rows, True, unfinished)
 
 
 def _by_chance(cell: str, outcomes: Outcomes, known: Expectations) -> bool:
@@ -49,18 +46,16 @@ def _by_chance(cell: str, outcomes: Outcomes, known: Expectations) -> bool:
 
 
 def known_failures(outcomes: Outcomes, known: Mapping[str, Expectation]) -> str:
-    """A table of known failures whose cells ran: of each its report, its cell, and its outcome by release."""
-    rows = []
+    """The known failures whose cells ran: of each its report, its cell, and its outcome by release."""
+    lines = ["known failures:"]
     for cell, entry in known.items():
         words = {
             release.label: outcomes[release, cell].words for release in tried(outcomes) if (release, cell) in outcomes
         }
-        if not words:
-            continue
-        periods = (f"{what} with {where}" for where, what in consecutive([*words], [*words.values()]))
-        rows.append([link(entry.link), code(cell), text(", ".join(periods))])
-    lines = ["", "## Known failures", "", *grid(["report", "cell", "outcomes"], rows)]
-    return visible("\n".join(lines) + "\n")
+        if words:
+            periods = consecutive([*words], [*words.values()])
+            lines += [f"  {entry.link}", f"    {cell}: {'; '.join(f'{what} in {where}' for where, what in periods)}"]
+    return "\n".join(map(in_a_line, lines))
 
 
 def problems_of(outcomes: Outcomes, cells: Sequence[str], expectations: Expectations) -> Iterator[str]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..oracle.verdicts import Verdict
 from .results import CellRecord, RunRecord
-from .table import several
-
-FIRST_WORDS = 6
-"""So many words of a witness distinguish causes; its numbers differ from cell to cell."""
+from .table import first_words, several
 
 WITNESS_LINES = 12
 """The page and the JSON have the others."""
@@ -58,7 +54,7 @@ def grouped(run: RunRecord) -> list[Group]:
     """The groups of a run's unexpected results: first those of this platform alone, and those that never ran last."""
     found: dict[tuple[str, ...], list[CellRecord]] = {}
     for cell in run.unexpected:
-        words = re.findall(r"[^\W\d]+", cell.witness.strip().partition("\n")[0])[:FIRST_WORDS]
+        words = first_words(cell.witness)
         own = (cell.status.value, cell.headline, cell.anomaly, cell.on_cpu.reason if cell.on_cpu else "", *words)
         found.setdefault((cell.cause,) if cell.cause else own, []).append(cell)
     results = {cell.id: cell for cell in run.cells}

@@ -13,7 +13,7 @@ from enum import Enum
 from ..planning.keywords import any_of
 from ..spec.errors import CommandError
 from .results import CellRecord, RunRecord
-from .table import Column, Row, Seen, Table
+from .table import Column, Row, Seen, Table, own_flags
 from .visible import in_a_line
 
 ANY = "*"
@@ -202,9 +202,12 @@ def _alone(changes: Sequence[Change], side: str, other: str) -> Iterator[str]:
 
 
 def _environment(before: Side, after: Side) -> Iterator[str]:
-    """The changes in the environment of each topology."""
+    """The changes in the environment, each once, with the topologies that have it if not all have."""
+    places: dict[str, list[str]] = {}
     for topology, info in after.environment.items():
         old = before.environment.get(topology, {})
         for name, value in info.items():
             if old.get(name, value) != value:
-                yield f"{topology}: {name} {old[name]} -> {value}"
+                places.setdefault(f"{name} {' -> '.join(own_flags([old[name], value]))}", []).append(topology)
+    for change, where in places.items():
+        yield change if len(where) == len(after.environment) else f"{', '.join(where)}: {change}"

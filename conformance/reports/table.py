@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from .markup import code, grid, text
-from .visible import visible
+from ..oracle.verdicts import Verdict, in_words
+from .visible import in_a_line
 
 NOT_RUN = "not run"
+PASS = Verdict.PASS.value
+NOT_APPLICABLE = in_words(Verdict.UNSUPPORTED.value, None, "not applicable")
+
+FIRST_WORDS = 6
+"""So many words of a witness distinguish causes."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +26,12 @@ class Seen:
     words: str
     """What happened, without the words that differ from run to run: verdict, anomaly and stage."""
     witness: str = ""
-    """Its first line."""
+    """Its first line, or the last one of a traceback, which is the error."""
 
     @staticmethod
     def of(words: str, witness: str) -> Seen:
-        return Seen(words, witness.strip().partition("\n")[0][:300])
+        lines = witness.strip().splitlines() or [""]
+        return Seen(words, lines[-1 if lines[0].startswith("Traceback ") else 0][:300])
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,24 @@ class Row:
         """The different outcomes."""
         return list(dict.fromkeys(one.words for one in self.seen if one))
 
+    @property
+    def differs(self) -> bool:
+        return len(self.outcomes) > 1 and not self.by_chance
+
+    @property
+    def never_passes(self) -> bool:
+        """Whether it has one outcome everywhere, which is no pass; to lack what the cell needs is no failure."""
+        return len(self.outcomes) == 1 and self.outcomes[0] not in (PASS, NOT_APPLICABLE)
+
+    @property
+    def witnesses(self) -> dict[str, tuple[int, str]]:
+        """The first witness of each outcome, with the place of its column."""
+        found: dict[str, tuple[int, str]] = {}
+        for place, one in enumerate(self.seen):
+            if one and one.witness:
+                found.setdefault(one.words, (place, one.witness))
+        return found
+
 
 @dataclass(frozen=True)
 class Table:
@@ -60,18 +86,27 @@ class Table:
     rows: tuple[Row, ...]
     of_releases: bool = False
     """Whether the columns are releases, so that neighbours with the same outcome are a period."""
-    problems: tuple[str, ...] = ()
     unfinished: str = ""
     """How much has run, if not all has."""
 
     @property
     def groups(self) -> dict[tuple[str, ...], list[Row]]:
-        """The cells that differ, by their outcomes; the largest group first."""
+        """The cells that differ, by their outcomes, the largest group first; then those of releases that never pass."""
         found: dict[tuple[str, ...], list[Row]] = {}
         for row in self.rows:
-            if len(row.outcomes) > 1 and not row.by_chance:
+            if row.differs or (self.of_releases and row.never_passes):
                 found.setdefault(row.words, []).append(row)
-        return dict(sorted(found.items(), key=lambda group: -len(group[1])))
+        return dict(sorted(found.items(), key=lambda group: (not group[1][0].differs, -len(group[1]))))
+
+    @property
+    def first_change(self) -> tuple[str, str, str] | None:
+        """A cell of the largest group that differs, and the columns beside the first change of its outcome."""
+        for rows in self.groups.values():
+            seen = [(column.label, one.words) for column, one in zip(self.columns, rows[0].seen, strict=True) if one]
+            for (before, words), (after, others) in pairwise(seen):
+                if words != others:
+                    return rows[0].cell, before, after
+        return None
 
     @property
     def chance(self) -> list[Row]:
@@ -85,7 +120,7 @@ class Table:
         places = [sorted(common or column.environment) for column in self.columns]
         infos = [[c.environment[place] for place in own] for c, own in zip(self.columns, places, strict=True)]
         values = {
-            name: tuple(" or ".join(dict.fromkeys(one.get(name, "") for one in info)) for info in infos)
+            name: own_flags([" or ".join(dict.fromkeys(one.get(name, "") for one in info)) for info in infos])
             for name in dict.fromkeys(name for info in infos for one in info for name in one)
         }
         return {name: value for name, value in values.items() if len({*value}) > 1}
@@ -99,7 +134,7 @@ class Table:
         return [(", ".join(where), word) for word, where in at.items()]
 
     def summary(self) -> str:
-        differing = sum(map(len, self.groups.values()))
+        differing = sum(row.differs for row in self.rows)
         alike = [(row.outcomes[0] if row.outcomes else NOT_RUN, row) for row in self.rows if len(row.outcomes) < 2]
         # A cell that ran in one column alone can neither agree nor differ.
         agreeing = Counter(word for word, row in alike if len(row.seen) - row.seen.count(None) > 1)
@@ -112,52 +147,58 @@ class Table:
         rest += f", {alone.total()} ran in one {column} at most{_in_brackets(alone)}" if alone else ""
         return f"{several(len(self.rows), 'cell')} with {columns}: {differing} {differ}, {rest}."
 
-    def markdown(self) -> str:
-        return visible("\n".join(self._lines()) + "\n")
+    def __str__(self) -> str:
+        return "\n".join(map(in_a_line, self._lines()))
 
     def _lines(self) -> Iterator[str]:
-        yield from (f"# Cells {'by release' if self.of_releases else 'compared'}", "")
-        yield text(f"{self.unfinished} {self.summary()}".strip())
+        yield f"{self.unfinished} {self.summary()}".strip()
+        if self.of_releases:
+            yield f"Only these ran: {', '.join(column.label for column in self.columns)}."
         partial = Counter(
             tuple(column.label for column, one in zip(self.columns, row.seen, strict=True) if one)
             for row in self.rows
             if None in row.seen
         )
-        if partial:
-            wheres = {labels: f"{', '.join(labels)} alone" if labels else "no column" for labels in partial}
-            lines = (f"{several(count, 'cell')} ran in {wheres[labels]}" for labels, count in partial.most_common())
-            yield from ("", *(f"- {text(line)}" for line in lines))
-        if self.problems:
-            yield from ("", "## Problems", "", *(f"- {text(problem)}" for problem in self.problems))
+        for labels, count in partial.most_common():
+            yield f"{several(count, 'cell')} ran in {', '.join(labels)} alone" if labels else f"{count} in no column"
         if self.environments:
-            yield from ("", "## Environments", "")
-            rows = ([text(name), *map(text, values)] for name, values in self.environments.items())
-            yield from grid(["", *(text(column.label) for column in self.columns)], rows)
-        for words, rows_of_group in self.groups.items():
-            yield from ("", f"## {several(len(rows_of_group), 'cell')}: {text(self._pattern(words))}", "")
-            yield from (f"- {text(where)}: {text(what)}" for where, what in self.periods(words))
-            yield ""
-            yield from (f"- {code(row.cell)}{f' ({text(row.note)})' if row.note else ''}" for row in rows_of_group)
-            # A witness of each outcome, of the first cell.
-            witnesses: dict[str, str] = {}
-            for column, one in zip(self.columns, rows_of_group[0].seen, strict=True):
-                if one and one.witness:
-                    witnesses.setdefault(one.words, f"With {text(column.label)}: {text(one.witness)}")
-            for line in witnesses.values():
-                yield from ("", line)
+            yield from ("", "environments:")
+        yield from (f"  {name}: {self._where(values)}" for name, values in self.environments.items())
+        for words, rows in self.groups.items():
+            never = "" if rows[0].differs else " never passed"
+            yield from ("", f"{several(len(rows), 'cell')}{never}: {self._where(words)}")
+            yield from self._cells(rows)
         if self.chance:
-            yield from ("", f"## {several(len(self.chance), 'cell')} by chance: known to pass in some runs", "")
+            yield from ("", f"{several(len(self.chance), 'cell')} by chance: known to pass in some runs")
         for row in self.chance:
-            outcomes = ", ".join(f"{word} with {where}" for where, word in self.periods(row.words))
-            yield f"- {code(row.cell)}: {text(outcomes)}"
+            yield f"  {row.cell}: {self._where(row.words)}"
 
-    def _pattern(self, words: Sequence[str]) -> str:
-        """The outcomes in one line, each with the columns, or with the release from which it is seen."""
-        periods = self.periods(words)
-        if not self.of_releases:
-            return "; ".join(f"{word} in {where}" for where, word in periods)
-        (_, first), *rest = periods
-        return ", ".join([first, *(f"{word} from {where.partition(' to ')[0]}" for where, word in rest)])
+    def _cells(self, rows: Sequence[Row]) -> Iterator[str]:
+        """The cells of a group: those with the same words in their witnesses, then the witnesses of the first one."""
+        causes: dict[object, list[Row]] = {}
+        for row in rows:
+            causes.setdefault(tuple(first_words(witness) for _, witness in row.witnesses.values()), []).append(row)
+        for alike in causes.values():
+            yield from (f"  {row.cell}{f' ({row.note})' if row.note else ''}" for row in alike)
+            for place, witness in alike[0].witnesses.values():
+                yield f"    in {self.columns[place].label}: {witness}"
+
+    def _where(self, words: Sequence[str]) -> str:
+        return "; ".join(f"{word} in {where}" for where, word in self.periods(words))
+
+
+def first_words(witness: str) -> tuple[str, ...]:
+    """The words by which causes are distinguished: numbers, and what stands in brackets, differ from cell to cell."""
+    return tuple(re.findall(r"[^\W\d]+", re.sub(r"\(.*?\)", "", witness.strip().partition("\n")[0]))[:FIRST_WORDS])
+
+
+def own_flags(values: Sequence[str]) -> tuple[str, ...]:
+    """Values that consist of flags, each without the flags that all have; others as they are."""
+    if not all(value.startswith("--") for value in values):
+        return tuple(values)
+    flags = [dict.fromkeys(word for word in value.split() if word != "or") for value in values]
+    common = set.intersection(*map(set, flags))
+    return tuple(" ".join(flag for flag in own if flag not in common) or "no other flag" for own in flags)
 
 
 def several(count: int, noun: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import operator
 from typing import Any
 
 import jax
@@ -18,9 +19,13 @@ JaxRuntimeError: type[Exception] = (
 )
 
 
-def why_missing(function: str) -> str | None:
-    """The reason if this release does not have a function of `jax`; otherwise None."""
-    return f"JAX {jax.__version__} has no jax.{function}" if function and not hasattr(jax, function) else None
+def why_missing(name: str) -> str | None:
+    """The reason if this release has no such function or attribute, like `stages.Compiled.output_formats`; or None."""
+    try:
+        operator.attrgetter(name or "__name__")(jax)
+    except AttributeError:
+        return f"JAX {jax.__version__} has no jax.{name}"
+    return None
 
 
 def why_no_hostcb() -> str | None:

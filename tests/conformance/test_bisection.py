@@ -143,7 +143,9 @@ def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(
     assert "  FOUND: 0.6.1 is the first with another outcome, after 0.6.0." in printed
     assert "  0.6.0: exit 0, prints old  (3 of 3 runs)\n  0.6.1: exit 0, prints new  (3 of 3 runs)\n" in printed
     assert "what changed in JAX: https://github.com/jax-ml/jax/compare/jax-v0.6.0...jax-v0.6.1\n" in printed
-    assert f"{COMMAND} bisect --script {tmp_path}/script.py --repo CLONE --good jax-v0.6.0 --bad jax-v0.6.1\n" in printed
+    assert (
+        f"{COMMAND} bisect --script {tmp_path}/script.py --repo CLONE --good jax-v0.6.0 --bad jax-v0.6.1\n" in printed
+    )
     assert [*(tmp_path / "results").glob("environments-*")] == []
     # Nothing runs again. A process that was killed may have left half a line.
     with (tmp_path / "results" / "runs.jsonl").open("a") as journal:

@@ -66,8 +66,10 @@ def test_words_of_others_stay_words(word: str, tmp_path: Path, capsys: Capture) 
     own, script = (hash_of(text) for text in (page.style, page.script))
     allowed = f"style-src {own}; script-src {script}"
     assert page.policy == f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    for text in (markdown(runs), table.markdown()):
-        check_markdown(text)
+    check_markdown(markdown(runs))
+    assert is_printable(str(table)) and len(str(table).splitlines()) == len(
+        str(comparison(sides({"a": runs, "b": harmless}))).splitlines()
+    )
 
     for arguments in (["report"], ["diff", str(other)], ["expect"]):
         commands.main([*arguments, str(folder)])

@@ -141,6 +141,30 @@ def test_differences(
 
 
 @pytest.mark.contract("C8")
+def test_what_differs_among_environments_and_in_three_results(tmp_path: Path, capsys: Capture) -> None:
+    def ran(name: str, jax: str, flag: str, *cells: dict[str, Any]) -> str:
+        infos = {f"cpu-{n}dev": {"jax": jax, "XLA_FLAGS": f"--devices={n} {flag}".rstrip()} for n in (1, 8)}
+        infos["cpu-8dev"] |= {"python": jax[-1:]}
+        return str(write(tmp_path / name, *cells, run_info=infos))
+
+    a, b = ran("a", "0.8.2", "--old=1", cell(ONE), cell(TWO)), ran("b", "0.8.3", "--new=2", failing(ONE), cell(TWO))
+    assert main(["diff", a, b]) == 1
+    # Once, and of flags those that differ; where not all topologies have it, those that do are named.
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "environment: jax 0.8.2 -> 0.8.3",
+        "environment: XLA_FLAGS --old=1 -> --new=2",
+        "environment: cpu-8dev: python 2 -> 3",
+    ]
+    assert main(["diff", a, b, ran("c_d", "0.8.3", "--new=2", cell(ONE), cell(TWO))]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        "2 cells with 3 columns: 1 differ, 1 agree (1 pass).\n\nenvironments:\n  jax: 0.8.2 in a;"
+    )
+    assert "\n  XLA_FLAGS: --old=1 in a; --new=2 in b, c_d\n" in printed
+    assert f"\n\n1 cell: pass in a, c_d; fail at callback (lost) in b\n  {ONE}\n    in b: lost: cpu:3 never " in printed
+
+
+@pytest.mark.contract("C8")
 def test_results_of_two_platforms_have_the_same_cells(tmp_path: Path, capsys: Capture) -> None:
     def of(place: str, *changed: dict[str, Any]) -> list[dict[str, Any]]:
         ids = [one["id"] for one in changed]

@@ -134,7 +134,7 @@ def compiled_ahead(case: Case) -> None:
     case.same("leak", Stage.EXIT, alive, [], "functions of executables that are gone")
 
 
-@case("jit", "call io_callback_ordered", "H4")
+@case("jit", "call io_callback_ordered", "H4", needs="stages.Compiled.output_formats")
 def layouts_beside_a_token(case: Case) -> None:
     """An executable with an ordered callback has the layouts of the same one without the callback."""
     programs = case.program(add_one), jax.jit(lambda x: x + 1)

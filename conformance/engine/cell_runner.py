@@ -166,10 +166,6 @@ class CellRunner:
         return worker
 
     def _start_or_try_again(self, task: Task) -> ProcessGroup:
-        if self.python and task.in_several_processes:
-            raise WorkerStartError(
-                f"{task.id} needs several processes, and these have the interpreter of the run: run it there"
-            )
         for last_time in (False, True):
             self._stats.process_starts += 1
             try:

@@ -67,9 +67,9 @@ def _steps(cell: Cell) -> Iterator[tuple[str, str]]:
         for step, names in _compositions(cell.program.names):
             yield step, replace(cell, program=replace(cell.program, names=names)).id
         for data in _data(cell.data):
-            yield f"the data {data.name}", replace(cell, data=data).id
+            yield f"data {data.name} in place of {cell.data.name}", replace(cell, data=data).id
         for placement in SIMPLER_PLACEMENTS.get(cell.placement, ()):
-            yield f"placement {placement}", replace(cell, placement=placement).id
+            yield f"placement {placement} in place of {cell.placement}", replace(cell, placement=placement).id
         if cell.configuration != DEFAULT:
             yield f"without {cell.configuration}", replace(cell, configuration=DEFAULT).id
     for topology in _topologies(cell.topology):
@@ -85,7 +85,7 @@ def _compositions(names: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]
             yield f"without {name}", (*names[:place], *names[place + 1 :])
     for place, name in enumerate(names):
         for other in SIMPLER_TRANSFORMS.get(name, ()):
-            yield f"{other} for {name}", (*names[:place], other, *names[place + 1 :])
+            yield f"{other} in place of {name}", (*names[:place], other, *names[place + 1 :])
 
 
 def _data(data: DataKind) -> Iterator[DataKind]:

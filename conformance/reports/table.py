@@ -160,7 +160,8 @@ class Table:
             if None in row.seen
         )
         for labels, count in partial.most_common():
-            yield f"{several(count, 'cell')} ran in {', '.join(labels)} alone" if labels else f"{count} in no column"
+            where = f"ran in {', '.join(labels)} alone" if labels else "did not run"
+            yield f"{several(count, 'cell')} {where}"
         if self.environments:
             yield from ("", "environments:")
         yield from (f"  {name}: {self._where(values)}" for name, values in self.environments.items())

@@ -55,6 +55,7 @@ def test_steps_of_every_transform_and_of_cases() -> None:
     assert smallest(large, simpler, lambda cell: cell.placement == "part").id == "jax/io_callback/eager/cpu-4dev+part"
     assert {*SIMPLER_TRANSFORMS} == {*TRANSFORMS} - {"eager"}
     assert {*SIMPLER_PLACEMENTS} == {*PLACEMENTS} - {"all"}
+    assert "eager in place of jit" in [step for step, _ in simpler(parse_cell("jax/io_callback/jit/cpu-1dev"))]
     case = "hostcb/call/case.raises.pmap/cpu-8dev"
     assert [cell.id for _, cell in simpler(parse_cell(case))][-1] == case.replace("8dev", "4dev")
 
@@ -104,7 +105,7 @@ def test_the_command_prints_each_step_and_the_smallest(tmp_path: Path, capsys: C
         [
             "jax/io_callback/jit.scan/cpu-8dev+part: fail at callback: lost, in 3 of 3 runs",
             "without jit: jax/io_callback/scan/cpu-8dev+part",
-            "placement all: jax/io_callback/scan/cpu-8dev",
+            "placement all in place of part: jax/io_callback/scan/cpu-8dev",
             "on cpu-1dev: jax/io_callback/scan/cpu-1dev",
             "smallest of 7 cells: jax/io_callback/scan/cpu-1dev: fail at callback: lost, in 3 of 3 runs",
         ],

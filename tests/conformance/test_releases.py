@@ -192,6 +192,8 @@ def test_what_a_release_lacks_is_unsupported_and_a_failure_leaves_nothing(tmp_pa
 
     old = replace(here, jax="0.6.2", jaxlib="0.6.2")
     assert run(old, {"hostcb/id_tap/jit/cpu-1dev": 1}) == [("unsupported", "hostcb needs JAX 0.10.2 or newer")]
+    ((verdict, why),) = run(here, {"jax/pure_callback/pjit/cpu-2x2": 1})
+    assert (verdict, why[:17]) == ("unsupported", "several processes")
     assert started == []
     fakes = {f"implementation_fakes:FAILS_AFTER_ANOTHER/{name}/eager/cpu-1dev": 2 for name in ("id_tap", "call")}
     assert [label for label, _ in run(here, fakes)] == ["pass", "pass", "fail", "pass"]

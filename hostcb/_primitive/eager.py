@@ -6,6 +6,7 @@ Outside jit the operands' values are known. So hostcb copies them and hands them
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import sys
@@ -75,7 +76,7 @@ def run_eagerly(
         arrays = callback.eager_operands(operands)
     else:
         # With the operands' own dtypes, since NumPy gives a wider one to a number that JAX traced as a literal.
-        arrays = [np.array(operand, dtype=aval.dtype) for operand, aval in zip(operands, avals, strict=True)]
+        arrays = [_copied(operand, aval.dtype) for operand, aval in zip(operands, avals, strict=True)]
     if kind.identity and _is_handed_over(callback, params["transforms"], avals, device, arrays):
         results: Sequence[np.ndarray] = ()
     else:
@@ -98,6 +99,13 @@ def run_eagerly(
         return []
     _check_values(kind, results)
     return _placed(results, operands, devices)
+
+
+def _copied(operand: Any, dtype: Any) -> np.ndarray:
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        return np.array(operand, dtype=dtype)
+    # A transfer guard is for what the program does not ask for. Slower, so only now; what has failed fails again.
+    return np.array(jax.device_get(operand), dtype=dtype)
 
 
 def _run_program(primitive: Any, operands: Sequence[Any], params: dict[str, Any]) -> Sequence[Any]:

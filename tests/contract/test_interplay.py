@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
+from jax.experimental.layout import Format, Layout
+from jax.sharding import SingleDeviceSharding
 from support import helpers
 from support.subprocesses import run_program
 
@@ -194,14 +196,18 @@ GUARDED = {
 
 @pytest.mark.contract("H4", "X2", "X3", "X4", "B1", "D1")
 @pytest.mark.parametrize("kind", GUARDED)
-def test_outside_jit_callbacks_make_no_implicit_transfers(kind: str) -> None:
-    x = jnp.arange(3.0)
-    # In-place callbacks need a program, which is compiled at the first of these.
-    GUARDED[kind](x)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["rows", "columns"])
+def test_outside_jit_callbacks_make_no_implicit_transfers(order: tuple[int, int], kind: str) -> None:
+    """NumPy reads rows in the memory of a CPU device. JAX transfers columns to it, as any array of another platform."""
+    layout = Format(Layout(order), SingleDeviceSharding(jax.devices()[0]))
+    make = jax.jit(lambda: jnp.arange(6.0).reshape(2, 3), out_shardings=layout)
+    # In-place callbacks need a program, which is compiled at the first of these. JAX keeps what NumPy has read.
+    GUARDED[kind](make())
+    x = make()
     with jax.transfer_guard("disallow"):
         result = jax.block_until_ready(GUARDED[kind](x))
     hcb.barrier_wait()
-    assert result.tolist() == [0, 1, 2]
+    assert result.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.contract("H4", "X4")

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 from ..harness.hosts import Host, add_one
+from ..harness.registry import ONE_OF_EACH
 
 RUNS = 3
 
@@ -57,6 +58,22 @@ def empty_beside_others(case: Case) -> None:
 
         case.gives(results, apply, jnp.ones(3))
         case.gives(results, jax.jit(apply), jnp.ones(3))
+
+
+@case("jit", f"{ONE_OF_EACH} buffer_callback dlpack_callback", "H4 X2 X3 X4 B1 D1")
+# JAX's own transfers the token of its order.
+@case("jit", "io_callback_ordered", "H4 X3", functions="barrier_wait")
+def under_a_transfer_guard(case: Case) -> None:
+    """Outside jit, a callback runs where the program forbids implicit transfers: it makes none."""
+    host = case.host(add_one)
+    # In-place callbacks need a program, which is compiled at the first of these.
+    for number, guard in enumerate(("allow", "disallow")):
+        operand, expected = jnp.asarray(case.operand) + number, case.operand + np.float32(number)
+        case.forget()
+        with jax.transfer_guard(guard):
+            result = jax.block_until_ready(case.apply(host, operand))
+        case.gives(case.expected_of(expected), np.asarray, result)
+        case.saw(host, [expected])
 
 
 @case("jit", "call debug_callback", "H4 X4", needs="set_mesh")

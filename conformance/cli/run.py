@@ -96,7 +96,7 @@ def show(report: Report, options: RunOptions) -> int:
         except OSError as error:
             report.problems.append(f"{page} could not be written: {error.strerror}")
             page = None
-    why = bool(options.cells or options.patterns) or not {*VERBOSE}.isdisjoint(options.pytest_options)
+    why = options.chosen or not {*VERBOSE}.isdisjoint(options.pytest_options)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     go_on = _resuming() if report.left else ""
     print(report.summary(page=page, go_on=go_on, known=why, colour=colour))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,8 +51,10 @@ class CellRunner:
     """The kind of the present process."""
     _quick: Sequence[str] = QUICK_COMPILATION
     """Flags for quick compilation, without those that this XLA has refused."""
-    causes: dict[str, str] = field(default_factory=dict)
-    """The causes for which the platform refuses programs, each with the cell that has shown it in two processes."""
+    failed_twice: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """The ways to fail, with the number of cells that have failed so in two processes."""
+    by_chance: set[tuple[str, ...]] = field(default_factory=set)
+    """The ways to fail that a second run of a cell has not had."""
     _tried: dict[tuple[str, ...], Outcome] = field(default_factory=dict)
     """The outcomes of trials of callbacks, by implementation, callback, layout and topology."""
     _refused: dict[Kind, WorkerStartError | WrongPlatformError] = field(default_factory=dict)

@@ -9,9 +9,13 @@ from typing import Any
 from ..expectations.entries import Expectations
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Outcome, Verdict
+from ..reports.table import first_words
 from ..spec.depths import Depth
 from .cell_runner import CellRunner
 from .tasks import Task
+
+ENOUGH = 3
+"""So many cells that fail twice in one way establish it: further ones do not run again, which takes seconds each."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +56,14 @@ def run_with_second_chance(task: Task, runner: CellRunner, expectations: Expecta
     by_chance = task.topology.depth is Depth.RUN or first.verdict in (Verdict.CRASH, Verdict.HANG)
     if expectations.status(task.id, first).acceptable or not by_chance:
         return Conclusion(first)
-    if seen := runner.causes.get(first.cause):
-        # Not by chance: another cell has shown it twice.
-        return Conclusion(replace(first, reason=f"{first.reason} (as in {seen}, which ran twice)"))
+    way = _way(task, first)
+    if runner.failed_twice[way] >= (1 if first.cause else ENOUGH) and way not in runner.by_chance:
+        return Conclusion(first)
     alone = runner.run_alone(task)
     if not expectations.status(task.id, alone).acceptable:
-        if first.cause and first.cause == alone.cause:
-            runner.causes[first.cause] = task.id
+        runner.failed_twice[way] += first.verdict is not Verdict.PASS and way == _way(task, alone)
         return Conclusion(alone, attempts=2)
+    runner.by_chance.add(way)
     ids = tuple(predecessor.id for predecessor in preceding)
     if not preceding:
         return Conclusion(_flake(first, f"{first.label} at first, {alone.label} the second time"), 2)
@@ -67,6 +71,12 @@ def run_with_second_chance(task: Task, runner: CellRunner, expectations: Expecta
     how = "by chance" if expectations.status(task.id, again).acceptable else "whenever these run before it"
     words = f"{first.label} after other cells, {alone.label} alone, {again.label} after them again: {how}"
     return Conclusion(_flake(first, words), 3, ids)
+
+
+def _way(task: Task, outcome: Outcome) -> tuple[str, ...]:
+    """What failures of one cause have in common; the platform names the cause of a refusal itself."""
+    own = (task.implementation, outcome.words, *first_words(outcome.reason))
+    return (outcome.cause,) if outcome.cause else own
 
 
 def run_repeatedly(task: Task, runner: CellRunner, expectations: Expectations, times: int) -> Conclusion:

@@ -146,13 +146,10 @@ def load_expectations(path: Path) -> Expectations:
     """Read a platform's file; a platform without one has no known failures."""
     name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     expectations = Expectations(read_entries(path.read_text(), str(name))) if path.exists() else Expectations()
-    for entry in expectations.entries:
-        # `expect` prints entries without them: only a person knows the reason of a failure.
-        if not entry.reason.strip() or not entry.link.strip():
-            raise ExpectationError(
-                f"{entry.place}, about {entry.cells[0]!r}: say in 'reason' why it fails,"
-                " and in 'link' the issue about it"
-            )
+    # `expect` prints entries without them: only a person knows the reason of a failure.
+    if empty := [entry for entry in expectations.entries if not (entry.reason.strip() and entry.link.strip())]:
+        places = "; ".join(f"{entry.place.removeprefix(f'{name}, ')}, about {entry.cells[0]!r}" for entry in empty)
+        raise ExpectationError(f"{name}: say in 'reason' why it fails, and in 'link' the issue about it: {places}")
     return expectations
 
 

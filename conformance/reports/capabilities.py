@@ -20,6 +20,15 @@ MOST_NAMED = 3
 
 _OF_HOSTCB_ALONE = OWN_FUNCTIONS - {callback.function for callback in callbacks_of_jax()}
 
+NOT_IN_JAX = "not in JAX"
+
+
+def lacks_function(cell_id: str) -> bool:
+    """Whether this would be a cell of JAX's own callbacks, with a function that JAX does not have."""
+    shown = shown_by(cell_id)
+    return shown is not None and shown.implementation == "jax" and _function(shown) in _OF_HOSTCB_ALONE
+
+
 _SHOW_NOTHING = {Verdict.MISSING.value, Verdict.HARNESS_ERROR.value}
 
 
@@ -53,7 +62,7 @@ class Observed:
     def answer(self) -> str:
         if not self.cells:
             alone = self.implementation == "jax" and self.name in _OF_HOSTCB_ALONE
-            return "not in JAX" if alone else "not tested"
+            return NOT_IN_JAX if alone else "not tested"
         return "partly" if self.passed and self.failed else "no" if self.failed else "yes"
 
     @property

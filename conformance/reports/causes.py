@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..oracle.verdicts import Verdict
+from .capabilities import NOT_IN_JAX, lacks_function
 from .results import CellRecord, RunRecord
 from .table import first_words, several
 
@@ -54,8 +55,8 @@ def grouped(run: RunRecord) -> list[Group]:
     """The groups of a run's unexpected results: first those of this platform alone, and those that never ran last."""
     found: dict[tuple[str, ...], list[CellRecord]] = {}
     for cell in run.unexpected:
-        words = first_words(cell.witness)
-        own = (cell.status.value, cell.headline, cell.anomaly, cell.on_cpu.reason if cell.on_cpu else "", *words)
+        on_cpu = cell.on_cpu.reason if cell.on_cpu else ""
+        own = (cell.status.value, cell.headline, cell.anomaly, on_cpu, *first_words(cell.witness))
         found.setdefault((cell.cause,) if cell.cause else own, []).append(cell)
     results = {cell.id: cell for cell in run.cells}
     groups = [Group(tuple(cells), tuple(_notes(cells, results))) for cells in found.values()]
@@ -76,17 +77,22 @@ def _notes(cells: list[CellRecord], results: Mapping[str, CellRecord]) -> Iterat
         yield f"to edit, besides: {len(entries) - MOST_ENTRIES} more, which `expect` names"
     if cells[0].verdict == Verdict.MISSING.value:
         return
+    # Where nothing runs, no cell does.
+    once = sum(cell.attempts == 1 and not cell.repetition and "@" not in cell.id for cell in cells)
+    if once:
+        yield f"not run again: {once} of {several(len(cells), 'cell')}"
     implementations = dict.fromkeys(cell.implementation for cell in results.values())
     for one in dict.fromkeys(cell.implementation for cell in cells):
         own = [cell for cell in cells if cell.implementation == one]
         for other in implementations:
             if other != one:
-                seen = Counter(_seen(results.get(other + cell.id.removeprefix(one))) for cell in own)
+                seen = Counter(_seen(other + cell.id.removeprefix(one), results) for cell in own)
                 same = ", ".join(f"{count} {words}" for words, count in seen.most_common())
                 yield f"{one}: {several(len(own), 'cell')}. The same with {other}: {same}."
 
 
-def _seen(cell: CellRecord | None) -> str:
+def _seen(cell_id: str, results: Mapping[str, CellRecord]) -> str:
+    cell = results.get(cell_id)
     if cell is None or cell.verdict == Verdict.MISSING.value:
-        return "not run"
+        return NOT_IN_JAX if lacks_function(cell_id) else "not run"
     return "passed" if cell.passed else "failed"

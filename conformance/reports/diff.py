@@ -10,14 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ..oracle.verdicts import Verdict
 from ..planning.keywords import any_of
 from ..spec.errors import CommandError
-from .results import CellRecord, RunRecord
+from .results import CellRecord, Known, RunRecord
 from .table import Column, Row, Seen, Table, own_flags
 from .visible import in_a_line
 
 ANY = "*"
 """In the place of the implementation in a cell's id."""
+
+
+MOST_ALONE = 10
+"""So many of the cells that one side alone has are named."""
 
 
 class NothingToCompareError(CommandError):
@@ -109,6 +114,9 @@ class Change:
     left_out: str = ""
     """The reason why the side without the cell left it out, if that side names one."""
 
+    def passed(self) -> bool:
+        return all(cell is None or cell.passed for cell in (self.before, self.after))
+
     @property
     def lines(self) -> list[str]:
         absent = f"not applicable: {self.left_out}" if self.left_out else ""
@@ -137,10 +145,14 @@ class Difference:
     def __str__(self) -> str:
         lines = [f"environment: {line}" for line in _environment(self.before, self.after)]
         for kind, changes in self.changes.items():
-            if not (self.only_common and kind in (Kind.GONE, Kind.NEW)):
-                for change in changes:
-                    first, *rest = change.lines
-                    lines += [f"{kind.name}: {first}", *rest]
+            alone = kind in (Kind.GONE, Kind.NEW)
+            # Of a selection and a full run, one side alone has thousands: those that failed come first.
+            shown = sorted(changes, key=Change.passed)[: 0 if self.only_common else MOST_ALONE] if alone else changes
+            for change in shown:
+                first, *rest = change.lines
+                lines += [f"{kind.name}: {first}", *rest]
+            if shown and len(shown) < len(changes):
+                lines.append(f"{kind.name}: {len(changes) - len(shown)} more")
         lines += _alone(self.changes[Kind.GONE], self.before.label, self.after.label)
         lines += _alone(self.changes[Kind.NEW], self.after.label, self.before.label)
         counted = [Kind.FIXED, Kind.BROKEN, Kind.CHANGED, Kind.NEW, Kind.GONE]
@@ -170,12 +182,17 @@ def _kind(was: CellRecord, now: CellRecord) -> Kind | None:
     alike = (was.verdict, was.stage, was.anomaly) == (now.verdict, now.stage, now.anomaly)
     if alike and not _rates_differ(was, now):
         return None
-    by_chance = any(cell.known is not None and cell.known.intermittent for cell in (was, now))
-    if by_chance and was.status.acceptable and now.status.acceptable and (alike or was.passed != now.passed):
+    entry = next((cell.known for cell in (was, now) if cell.known is not None and cell.known.intermittent), None)
+    if entry and all(_allows(entry, cell) for cell in (was, now)) and (alike or was.passed != now.passed):
         return Kind.INTERMITTENT
     if was.passed:
         return None if now.passed else Kind.BROKEN
     return Kind.FIXED if now.passed else Kind.CHANGED
+
+
+def _allows(entry: Known, cell: CellRecord) -> bool:
+    """Whether a result is one of an intermittent failure, which the run of the cell may not have listed yet."""
+    return cell.status.acceptable or (cell.known is None and cell.verdict in (entry.verdict, Verdict.FLAKE.value))
 
 
 def _rates_differ(was: CellRecord, now: CellRecord) -> bool:

@@ -93,6 +93,12 @@ def test_malformed_files_say_why(tmp_path: Path, old: str, new: str, message: st
         load(tmp_path, ENTRY.replace(old, new))
 
 
+def test_all_entries_without_a_reason_are_named_at_once(tmp_path: Path) -> None:
+    without = ENTRY.replace('reason = "planted"', 'reason = ""')
+    with pytest.raises(ExpectationError, match=r"the issue about it: entry 1, about .*; entry 3, about [^;]*$"):
+        load(tmp_path, f"{without}\n{ENTRY}\n{without}")
+
+
 @pytest.mark.contract("C30")
 def test_entries_match_their_plans_and_are_about_what_runs_unless_they_name_a_depth(cpu_plan: Plan) -> None:
     plan = cpu_plan.with_(plan_over_processes(IMPLEMENTATIONS, [USUAL]))

@@ -12,6 +12,8 @@ from results_fakes import CASE, KNOWN, LOST, PASSED, Page, cell, event, results,
 from suite_runs import Capture
 
 from conformance.cli.commands import main
+from conformance.cli.run import show
+from conformance.engine.options import RunOptions
 from conformance.expectations.entries import Expectation, Expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import parse_cell
@@ -65,9 +67,15 @@ def test_the_page_holds_every_cell_and_cells_of_one_cause_are_one_entry(tmp_path
     before, block = summary(run).split("\n\n")
     assert before.count("UNEXPECTED: ") == 2
     assert "33 cells, hostcb/call/scan/cpu-0dev for one" in before
+    assert "not run again" not in before
     assert block.splitlines()[0] == "FAIL" and "34 unexpected results" in block
     assert [len(cause["cells"]) for cause in Page(html([run])).data["runs"][0]["causes"]] == [33, 1]
     assert summary(record_of(results(PASSED, KNOWN))).startswith("PASS\n")
+    of_hostcb = [LOST | {"id": f"hostcb/{name}/scan/cpu-1dev"} for name in ("dlpack_callback", "io_callback")]
+    notes = Page(html([record_of(results(*of_hostcb, cell("jax/io_callback/jit/cpu-1dev")))])).data["runs"][0]["causes"]
+    assert notes[0]["notes"] == ["hostcb: 2 cells. The same with jax: 1 not in JAX, 1 not run."]
+    some = [one | {"attempts": 1 + (place < 3)} for place, one in enumerate(lost)]
+    assert "    not run again: 30 of 33 cells\n" in summary(record_of(results(*some)))
 
 
 def test_a_report_says_what_ran_when_and_with_which_versions(tmp_path: Path) -> None:
@@ -87,6 +95,15 @@ def test_a_report_says_what_ran_when_and_with_which_versions(tmp_path: Path) -> 
     assert both.title == "PASS: cpu, FAIL: &lt;b&gt;, conformance of host callbacks"
 
 
+def test_a_run_of_chosen_cells_names_its_known_failures(tmp_path: Path, capsys: Capture) -> None:
+    entry = Expectation((PASSED["id"],), "fail", "It is planted.", "none", "2026-11-28")
+    for options, named in ((RunOptions(smoke=True, results=tmp_path), True), (RunOptions(results=tmp_path), False)):
+        made = Report("cpu", Expectations((entry,)))
+        made.add(parse_cell(PASSED["id"]), Outcome(Verdict.FAIL))
+        assert show(made, options) == 0
+        assert (f"KNOWN FAILURE: fail: {PASSED['id']}\n" in capsys.readouterr().out) is named
+
+
 # `diff`: what differs between two results, and the table of more.
 
 ONE, TWO, THREE = (f"jax/pure_callback/{program}/cpu-1dev" for program in ("jit", "vmap", "scan"))
@@ -104,6 +121,7 @@ FAILED, OTHER = LOST["id"], LOST | {"id": "hostcb/call/cond/cpu-8dev"}
 CHANCE = KNOWN["known"] | {"intermittent": True}
 FAILS, PASSES = KNOWN | {"known": CHANCE}, cell(KNOWN["id"], known=CHANCE, expected="fail")
 ALL = [cell(ONE), cell(TWO), cell(THREE)]
+MANY = [cell(f"jax/pure_callback/scan/cpu-{count}dev") for count in range(1, 26)]
 
 
 @pytest.mark.contract("C1", "C8")
@@ -119,10 +137,16 @@ ALL = [cell(ONE), cell(TWO), cell(THREE)]
         ([PASSED, OTHER], [PASSED], (), 1, "GONE: hostcb/call/cond/cpu-8dev: fail at callback (lost)\n"),
         # What fails by chance is shown and is no failure, but for another way to fail.
         ([PASSES], [FAILS], (), 0, f"INTERMITTENT: {KNOWN['id']}: "),
+        ([FAILS | {"known": None, "status": "unexpected"}], [PASSES], (), 0, f"INTERMITTENT: {KNOWN['id']}: "),
+        ([FAILS | {"known": None, "status": "unexpected", "verdict": "flake"}], [PASSES], (), 0, "INTERMITTENT: "),
+        ([FAILS | {"known": None, "status": "unexpected", "verdict": "hang"}], [PASSES], (), 0, "FIXED: "),
         ([PASSES], [FAILS | {"verdict": "hang", "status": "changed_failure"}], (), 1, "BROKEN"),
         # Cells of one side are counted with the reason.
         (ALL, [cell(ONE)], (), 1, f"GONE: {TWO}: pass -> not applicable: {LACKED}\n"),
         (ALL, [cell(ONE)], ("--only-common",), 0, f"only in A: 2 cells not applicable in B: {LACKED}\n"),
+        # A selection has few cells of a full run.
+        (MANY, MANY[:2], (), 1, "cpu-12dev: pass\nGONE: 13 more\nonly in A: 23 cells not selected in B\n"),
+        (MANY[:2], [*MANY, OTHER], (), 0, f"NEW: {OTHER['id']}: fail at callback (lost)\n"),
         # Two implementations of one run, or each in a folder of its own.
         ([cell(OF_HOSTCB), failing(ONE), PASSED], None, BOTH, 1, "0 fixed, 1 broken, 0 changed, 0 new, 1 gone\n"),
         # Nothing to compare.

@@ -30,10 +30,11 @@ from suite_runs import (
 
 from conformance.cli.commands import main
 from conformance.engine.cell_runner import CellRunner
+from conformance.engine.conclusions import run_with_second_chance
 from conformance.engine.journal import Journal
 from conformance.engine.tasks import Task
-from conformance.expectations.entries import Expectations
-from conformance.oracle.verdicts import ExpectationStatus, Outcome, Verdict
+from conformance.expectations.entries import Expectations, read_entries
+from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
 from conformance.planning.cells import parse_cell
 from conformance.reports.report import Report
 from conformance.spec.topology import Topology
@@ -217,6 +218,36 @@ def test_nothing_but_a_pass_passes() -> None:
         assert (cell.id in report.summary()) is not passes
         report.problems.append("a worker could not end")
         assert report.exit_code != 0 and "a worker could not end" in report.summary()
+
+
+def test_a_way_to_fail_that_is_known_costs_no_further_processes(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Without the verdict of a flake: what has failed by chance once runs again each time, and so does a pass."""
+    results: dict[str, list[Outcome]] = {}
+
+    def outcome(_: Any, task: Task, **__: Any) -> Outcome:
+        return results[task.id].pop(0)
+
+    def attempts(kind: str, *of_cells: list[Outcome]) -> list[int]:
+        found = []
+        for number, outcomes in enumerate(of_cells):
+            task = Task(f"jax/call/{kind}_{number}/cpu-1dev", "jax", Topology("cpu", 1), 60.0)
+            results[task.id] = [*outcomes]
+            found.append(run_with_second_chance(task, runner, known).attempts)
+        return found
+
+    def fails(anomaly: str, number: int = 0) -> Outcome:
+        return Outcome(Verdict.FAIL, Stage.CALLBACK, f"{anomaly}: cpu:0 ran #{number}", anomaly=anomaly)
+
+    monkeypatch.setattr(CellRunner, "run", lambda *arguments: (outcome(*arguments), ()))
+    monkeypatch.setattr(CellRunner, "run_alone", outcome)
+    known = Expectations(read_entries(ENTRY.format("jax/call/listed*"), "cpu.toml"))
+    runner, good = CellRunner(tmp_path / "log"), Outcome(Verdict.PASS)
+    lost, order = ([[fails(kind, cell), fails(kind)] for cell in range(5)] for kind in ("lost", "order"))
+    assert attempts("fails", *lost) == [2, 2, 2, 1, 1]
+    assert attempts("by_chance", [fails("order"), good], *order) == [2] * 6
+    assert attempts("listed", *[[good, good]] * 5) == [2] * 5
+    refused = Outcome(Verdict.UNSUPPORTED, Stage.LOWER, "no rule", cause="no rule")
+    assert attempts("refused", [refused, refused], [refused]) == [2, 1]
 
 
 def test_a_flag_that_xla_does_not_know_is_left_out(tmp_path: Path) -> None:

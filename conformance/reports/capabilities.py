@@ -166,5 +166,6 @@ def table_of(rows: Sequence[Observed]) -> tuple[list[str], dict[str, list[Observ
     headings = (
         row.implementation if row.depth is Depth.RUN else f"{row.implementation} at {row.depth.value}" for row in rows
     )
-    names = dict.fromkeys(row.name for row in rows)
+    # A run without hostcb has none of its functions.
+    names = dict.fromkeys(row.name for row in rows if row.answer != NOT_IN_JAX)
     return [*dict.fromkeys(headings)], {name: [row for row in rows if row.name == name] for name in names}

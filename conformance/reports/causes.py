@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..oracle.verdicts import Verdict
+from ..oracle.verdicts import ExpectationStatus, Verdict
 from .capabilities import NOT_IN_JAX, lacks_function
 from .results import CellRecord, RunRecord
 from .table import first_words, several
@@ -36,7 +36,9 @@ class Group:
         """What the cells have in common."""
         if cause := self.example.cause:
             return f"unsupported: {cause}"
-        return f"{self.example.status.value.replace('_', ' ')}: {self.example.headline}"
+        status, expected = self.example.status, f", expected {self.example.expected}"
+        differs = "" if status is ExpectationStatus.UNEXPECTED else expected
+        return f"{status.value.replace('_', ' ')}: {self.example.words}{differs}"
 
     @property
     def witness(self) -> list[str]:
@@ -56,7 +58,7 @@ def grouped(run: RunRecord) -> list[Group]:
     found: dict[tuple[str, ...], list[CellRecord]] = {}
     for cell in run.unexpected:
         on_cpu = cell.on_cpu.reason if cell.on_cpu else ""
-        own = (cell.status.value, cell.headline, cell.anomaly, on_cpu, *first_words(cell.witness))
+        own = (cell.status.value, cell.words, cell.expected, on_cpu, *first_words(cell.witness))
         found.setdefault((cell.cause,) if cell.cause else own, []).append(cell)
     results = {cell.id: cell for cell in run.cells}
     groups = [Group(tuple(cells), tuple(_notes(cells, results))) for cells in found.values()]

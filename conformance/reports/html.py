@@ -80,7 +80,7 @@ def _page_data(runs: Sequence[RunRecord]) -> dict[str, Any]:
                     for group in grouped(run)
                 ],
                 "environment": {
-                    topology: {name: str(value) for name, value in info.items()}
+                    topology: {name: str(value) for name, value in info.items() if value != ""}
                     for topology, info in run.environment.items()
                 },
                 "cells": [_cell_data(cell, known) for cell in run.cells],

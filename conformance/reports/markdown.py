@@ -154,7 +154,7 @@ def _environment(run: RunRecord) -> Iterable[str]:
     topologies = list(run.environment)
     if not topologies:
         return
-    names = dict.fromkeys(name for info in run.environment.values() for name in info)
+    names = dict.fromkeys(name for info in run.environment.values() for name, value in info.items() if value != "")
     yield from ("", "## Environment", "")
     rows = []
     for name in names:

@@ -118,11 +118,6 @@ class CellRecord:
         """What happened, without the words that differ from run to run."""
         return in_words(self.verdict, self.stage, self.anomaly)
 
-    @property
-    def headline(self) -> str:
-        """The verdict, and the expected one if it differs, in one line."""
-        return in_words(self.verdict, self.stage, "" if self.status.acceptable else f"expected {self.expected}")
-
 
 def name_of(platform: str, depth: str) -> str:
     """The name of a run in its files: the platform, and the depth if nothing ran."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..spec.depths import Depth
 from ..spec.platform_targets import TARGETS
+from ..spec.platforms import platform_named
 from ..spec.topology import Topology
 
 _OF_RUNTIMES = (
@@ -24,7 +25,7 @@ _OF_RUNTIMES = (
 
 
 def run_info(devices: Sequence[jax.Device], topology: Topology) -> dict[str, Any]:
-    return _of_process(devices) | _of_depth(topology)
+    return _of_process(devices, topology) | _of_depth(topology)
 
 
 def _of_depth(topology: Topology) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def _of_depth(topology: Topology) -> dict[str, Any]:
     }
 
 
-def _of_process(devices: Sequence[jax.Device]) -> dict[str, Any]:
+def _of_process(devices: Sequence[jax.Device], topology: Topology) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "jax": jax.__version__,
@@ -58,14 +59,15 @@ def _of_process(devices: Sequence[jax.Device]) -> dict[str, Any]:
         # The size of the CPU client's thread pool, if the user has set it: callbacks that run JAX depend on it.
         "PJRT_NPROC": os.environ.get("PJRT_NPROC", ""),
         "NPROC": os.environ.get("NPROC", ""),
-        "variables": _variables(),
+        "variables": _variables(topology),
         "process_count": jax.process_count(),
         "os": platform.platform(),
         "cores": os.cpu_count(),
     }
 
 
-def _variables() -> str:
+def _variables(topology: Topology) -> str:
     """The environment variables that JAX and the runtimes of devices read: no others, which may hold secrets."""
-    names = {name.upper() for name in jax.config.values} | {*_OF_RUNTIMES}
+    own = platform_named(topology.platform).environment
+    names = {name.upper() for name in jax.config.values} | {*_OF_RUNTIMES, *own}
     return shlex.join(f"{name}={os.environ[name]}" for name in sorted(names) if name in os.environ)

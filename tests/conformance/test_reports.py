@@ -65,8 +65,10 @@ def test_the_page_holds_every_cell_and_cells_of_one_cause_are_one_entry(tmp_path
     lost = [failed("call", place, "lost") for place in range(33)]
     run = record_of(results(PASSED, KNOWN, failed("tap", 1, "order"), *lost, problems=["a worker could not end"]))
     before, block = summary(run).split("\n\n")
-    assert before.count("UNEXPECTED: ") == 2
-    assert "33 cells, hostcb/call/scan/cpu-0dev for one" in before
+    assert before.count("UNEXPECTED: fail at callback (lost): 33 cells, ") == 1
+    assert before.count("UNEXPECTED: fail at callback (order): hostcb/tap/") == 1
+    other = record_of(results(LOST | {"status": "changed_failure", "expected": "hang"}))
+    assert summary(other).startswith("CHANGED FAILURE: fail at callback (lost), expected hang: ")
     assert "not run again" not in before
     assert block.splitlines()[0] == "FAIL" and "34 unexpected results" in block
     assert [len(cause["cells"]) for cause in Page(html([run])).data["runs"][0]["causes"]] == [33, 1]
@@ -251,6 +253,18 @@ def test_what_cells_show() -> None:
     expected |= {"debug.callback": "not tested", "vmap": "yes (1 of 1)", "buffer_callback": "no (0 of 2)"}
     assert {name: found["jax", name].counted for name in expected} == expected
     assert rows(*refused)["jax", "vmap"].counted == "no (0 of 1)"
+
+
+def test_a_report_has_no_rows_of_what_its_run_cannot_have() -> None:
+    """Of JAX's own callbacks alone; and of variables that nobody has set."""
+    run_info = {"acme-1dev": {"jax": "0.12.0.1", "PJRT_NPROC": ""}}
+    run = record_of(results(cell("jax/io_callback/jit/acme-1dev"), platform="acme", run_info=run_info))
+    data = Page(html([run])).data["runs"][0]
+    names = [name for name, *_ in data["capabilities"]["rows"]]
+    assert "io_callback" in names and "vmap" in names and not {"id_tap", "call", "dlpack_callback"} & {*names}
+    assert data["environment"] == {"acme-1dev": {"jax": "0.12.0.1"}}
+    text = markdown([run])
+    assert "`vmap`" in text and "`id_tap`" not in text and "PJRT" not in text
 
 
 @pytest.mark.contract("C52")

@@ -104,6 +104,7 @@ def test_a_package_adds_a_platform_and_its_cells(tmp_path: Path, package: Path) 
     made = report["run"]
     assert (made["plugins"], made["packages"]["acme-conformance"]) == (["acme-conformance"], "1.0")
     assert made["platform"]["environment"] == {"ACME_LOG": "quiet"}
+    assert "ACME_LOG=quiet" in report["run_info"]["acme-1dev"]["variables"]
     # A module that imports `hostcb_conformance` gets the classes of the suite that runs as `conformance`.
     (package / "acme_suite.py").write_text(SUITE.replace("from conformance.", "from hostcb_conformance."))
     use(package)

@@ -165,7 +165,7 @@ def never_runs(function: Callable[..., Any]) -> str | None:
 def check_callable(function: Any, name: str, argument: str) -> None:
     """Raise `TypeError` if `function` is not callable, or if a call of it would run nothing."""
     if not callable(function):
-        raise TypeError(f"{name}: {argument} must be callable, got {shown(function)}.")
+        raise TypeError(f"{name}: {argument} must be callable, got {shown(function)}. The function comes first.")
     what = never_runs(function)
     if what is not None:
         raise TypeError(

@@ -163,7 +163,11 @@ CALLS: Refusals = {
     "pure, type that is off": (lambda x: hcb.pure_callback(never, np.zeros(3), x), ValueError, "float64"),
     "pure, described": (lambda x: hcb.pure_callback(never, Described((3,), "int64"), x), ValueError, "int64"),
     "pure, number": (lambda x: hcb.pure_callback(3, ONE, x), TypeError, "callable"),
-    "io, text": (lambda x: hcb.io_callback("text", ONE, x), TypeError, "must be callable, got 'text'."),
+    "io, text": (
+        lambda x: hcb.io_callback("text", ONE, x),
+        TypeError,
+        "must be callable, got 'text'. The function comes first.",
+    ),
     "debug, number": (lambda x: debug.callback(3, x), TypeError, "must be callable"),
     "pure, array of texts": (
         lambda x: hcb.pure_callback(never, ONE, np.array(["text"])),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import shlex
 from pathlib import Path
@@ -24,7 +25,7 @@ DEADLINE = 60.0
 _PROGRAM = Template('''\
 # $command
 """The cell $cell_id $where: its history and its verdict.
-
+$claim
 It needs JAX and the package $package, which is $found.
 The command above runs the cell as the suite does: in a worker process, and compared with what is known of it.
 """
@@ -92,7 +93,13 @@ def program(cell: Cell) -> str:
     deadline = cell.case.deadline if isinstance(cell, CaseCell) else None
     file = platform_named(cell.topology.platform).file
     described = {FILES: str(file)} if file else {}
-    values = {"quoted_id": json.dumps(cell.id), "deadline": str(deadline or DEADLINE), "flags": repr(flags)}
+    claim = (inspect.getdoc(cell.case.run) or "") if isinstance(cell, CaseCell) else ""
+    values = {
+        "quoted_id": json.dumps(cell.id),
+        "claim": f"\n{claim}\n" if claim else "",
+        "deadline": str(deadline or DEADLINE),
+        "flags": repr(flags),
+    }
     if cell.topology.processes > 1 and cell.topology.depth is Depth.RUN:
         where = f"in {cell.topology.processes} processes, which this program starts"
         environment = f"os.environ.update({json.dumps(described)})" if described else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ def test_the_catalogue() -> None:
     for case in all_cases():
         assert case.isolated or not case.xla_flags, f"{case.name} sets flags for all that run in its process"
         assert case.isolated or case.deadline is not None, f"{case.name} may hold up its process for long"
+        assert inspect.getdoc(case.run), f"{case.name} does not say what must hold"
     with pytest.raises(ValueError, match=r"case\.tap_raises\.jit of id_tap is entered twice"):
         registered("jit", "id_tap", kind="tap_raises")(lambda case: None)
 

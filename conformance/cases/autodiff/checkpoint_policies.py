@@ -43,7 +43,10 @@ POLICIES: dict[str, tuple[Any, Passes]] = {
 
 @case("jit", "id_tap call debug_callback debug_callback_ordered", "H6 X4")
 def policies_of_checkpoints(case: Case) -> None:
-    """Alone and in a scan, of one value, of two, one of which is not differentiated, and of the argument."""
+    """A derivative runs a callback once, and once more if the policy makes the backward pass compute its operand again.
+
+    Alone and in a scan, of one value, of two, one of which is not differentiated, and of the argument.
+    """
     seen: list[str] = []
 
     def host_of(label: str) -> Callable[[Any], Any]:
@@ -95,7 +98,7 @@ def policies_of_checkpoints(case: Case) -> None:
 
 @case("jit", "debug_callback debug_callback_ordered", "X4")
 def policies_of_callbacks(case: Case) -> None:
-    """X4: a debug callback has no result, so that a policy which saves callbacks runs it as often as any other one."""
+    """X4: a debug callback has no result to save: with a policy that saves callbacks it runs in both passes."""
     seen: list[str] = []
 
     def function(x: Any) -> Any:

@@ -75,7 +75,7 @@ LOOPS = 2
 
 @case("jit", f"{EVERY_EFFECT} pure_callback buffer_callback dlpack_callback", "H6 H8 X2 X3 X4 B4")
 def called_with_tangents(case: Case) -> None:
-    """Under jvp it gets the tangent. Under grad, what cannot be transposed is refused, even if its result is unused."""
+    """Under jvp a callback gets the tangent. Under grad it is refused if it cannot be transposed, also if unused."""
     seen: list[float] = []
     square = _square(case, seen)
 
@@ -165,7 +165,10 @@ PLACES: dict[str, tuple[Place, Counter[int], int]] = {
 
 @case("jit", EVERY_EFFECT, "H6 X3 X4 B4")
 def beside_derivatives(case: Case) -> None:
-    """Under grad and jvp, with a result that is used or not, in functions, branches and loops."""
+    """A callback that no derivative needs runs under grad and jvp as often as without them.
+
+    Its result is used or not, in functions, branches and loops.
+    """
     numbers: defaultdict[str, Counter[int]] = defaultdict(Counter)
     uses = (False, True) if case.callback.returns_new_value else (False,)
 

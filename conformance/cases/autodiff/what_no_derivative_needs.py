@@ -13,7 +13,7 @@ from ..harness.hosts import add_one
 
 @case("jit", "id_tap call io_callback io_callback_ordered debug_callback debug_callback_ordered", "H4 H6 X3 X4")
 def in_a_solver(case: Case) -> None:
-    """A while_loop calls back at each step, and nothing needs the derivative of its result."""
+    """A while_loop calls back once at each step, also under grad where nothing needs the derivative of its result."""
     host = case.host(add_one)
 
     def step(carry: Any) -> Any:
@@ -30,7 +30,7 @@ def in_a_solver(case: Case) -> None:
 
 @case("jit", "id_tap call debug_callback debug_callback_ordered", "H4 X4")
 def in_an_optimized_rule(case: Case) -> None:
-    """A forward rule with optimize_remat=True calls back, and leaves nothing for the backward rule."""
+    """A forward rule with optimize_remat=True runs its callback once, also if it leaves the backward rule nothing."""
     host = case.host(add_one)
 
     @jax.custom_vjp

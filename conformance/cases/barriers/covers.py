@@ -60,7 +60,7 @@ def _check_covers(case: Case, barrier: Callable[[], None], again: bool = False) 
 @case("jit", EVERY_EFFECT, "H13")
 @case("pmap", "id_tap call io_callback", "H13")
 def barrier_covers(case: Case) -> None:
-    """A thread starts a program and waits at the barrier; meanwhile the callback waits for an event."""
+    """A barrier does not return before a callback that waits for an event has ended, in a program of another thread."""
     _check_covers(case, case.implementation.barrier)
     _check_covers(case, case.implementation.barrier, again=True)
 
@@ -68,7 +68,7 @@ def barrier_covers(case: Case) -> None:
 @case("jit", "id_tap debug_callback", "H13")
 @case("pmap", "id_tap", "H13")
 def jaxs_barrier_covers(case: Case) -> None:
-    """H13: so does JAX's own barrier, also after a program of JAX's own callbacks."""
+    """H13: JAX's own barrier waits for such a callback as well, also after a program of JAX's own callbacks."""
     own = jax.jit(lambda x: (jax.debug.callback(lambda _: None, x), x)[1])
 
     def after_another() -> None:
@@ -82,7 +82,7 @@ def jaxs_barrier_covers(case: Case) -> None:
 
 @case("jit", "id_tap call io_callback", "H13")
 def generations(case: Case) -> None:
-    """A callback starts a program whose callback starts another, and so on; one barrier is for all of them."""
+    """A callback starts a program whose callback starts another, and so on; one barrier waits for all of them."""
     most = max(around(GENERATIONS))
 
     def hosting(generation: int) -> Callable[[Any], Any]:

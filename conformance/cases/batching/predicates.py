@@ -77,7 +77,10 @@ def _run_of_elements() -> tuple[Carry, list[float]]:
 
 @case("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
 def predicate_through_carries(case: Case) -> None:
-    """A loop whose predicate differs between elements only after two rounds, since one value is made of another."""
+    """A tap under a predicate that differs sees each round of the batch; what must run once is refused there.
+
+    The predicate differs only after two rounds, since one value of the carry is made of another.
+    """
     wanted, seen_by_condition = _run_of_elements()
     for label, in_condition in (("in the condition", True), ("in the body", False)):
         seen: list[float] = []
@@ -101,7 +104,7 @@ COLUMNS = np.array([[0.0, 4.0, 9.0], [1.0, 2.0, 3.0]], np.float32)
 
 @case("jit", WITHOUT_PREDICATE, "H4 H7 X4")
 def predicate_of_columns(case: Case) -> None:
-    """A loop of columns, with a callback in its condition: the batch is not the first axis of its value."""
+    """A callback in a loop's condition sees each round of a batch that is not the first axis of its value."""
     seen: list[float] = []
     call = calling(case, seen)
 
@@ -124,7 +127,10 @@ def predicate_of_columns(case: Case) -> None:
 
 @case("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
 def one_of_the_branches(case: Case) -> None:
-    """A switch whose index differs between batch elements, with a callback in one of its branches: each in turn."""
+    """A tap in one branch of a switch whose index differs runs for all batch elements; what must run once is refused.
+
+    Each branch has it in turn.
+    """
     index = np.arange(BRANCHES)[::-1].copy()
     for place in range(BRANCHES):
         seen: list[float] = []
@@ -276,7 +282,11 @@ def _run(limits: Any, steps: Any) -> tuple[Any, list[float], int]:
 
 @case("jit", f"{WITHOUT_PREDICATE} {REFUSED_UNDER_PREDICATES}", "H4 H7 H8 X3 X4 B4")
 def predicate_through_constants(case: Case) -> None:
-    """The predicate differs by a constant of the condition, or of the body, or by the element's number alone."""
+    """A tap under a predicate that differs sees each round; a value of all elements comes once a round.
+
+    It differs by a constant of the condition, or of the body, or by the element's number alone. What must run once is
+    refused.
+    """
     for label, limit, step, numbered in (
         ("a limit of each batch element", ELEMENTS, OF_ALL, False),
         ("a step of each batch element", MARK, OF_ELEMENTS, False),

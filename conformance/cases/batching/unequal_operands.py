@@ -50,7 +50,10 @@ def _wanted(batching: Batching) -> list[Shapes]:
 
 @case("jit", f"io_callback debug_callback {WITH_METHOD}", "H8 X2 X3 X4 B4")
 def ranks_and_axes(case: Case) -> None:
-    """A matrix whose last axis is the batch, beside a longer row and a small integer that have none."""
+    """Each method gives the function operands of its shapes, if some have a batch and others have none.
+
+    A matrix whose last axis is the batch, beside a longer row and a small integer.
+    """
     seen: list[Shapes] = []
     types: set[str] = set()
 
@@ -131,7 +134,7 @@ def _by_method(case: Case, method: str, options: dict[str, Any], without_batch: 
 
 @case("jit", WITH_METHOD, "H8 X2 B4 D1")
 def as_long_as_the_batch(case: Case) -> None:
-    """The operand without a batch has as many elements as the batch: it is none of the batch."""
+    """An operand without a batch comes whole to each call, also if it has as many elements as the batch."""
     seen: list[Shapes] = []
 
     def host(operands: Any) -> Any:
@@ -157,7 +160,7 @@ def as_long_as_the_batch(case: Case) -> None:
 
 @case("jit", f"id_tap io_callback {WITH_METHOD}", "H1 H7 H8 X2 X3 B4")
 def along_each_axis(case: Case) -> None:
-    """The batch is any axis of a cube, in which no shape shows a wrong one; the elements compute with the result."""
+    """The results of a batch are right along each axis of a cube, in which no shape shows a wrong one."""
     cube = np.arange(ELEMENTS**3, dtype=np.float32).reshape(ELEMENTS, ELEMENTS, ELEMENTS)
     weights = np.arange(ELEMENTS**2, dtype=np.float32).reshape(ELEMENTS, ELEMENTS)
 
@@ -181,7 +184,7 @@ BY_METHOD = (
 
 @case("jit", f"id_tap {BY_METHOD}", "H7 H8 X2 X3")
 def empty_batches(case: Case) -> None:
-    """Over an axis of no elements, outside jit and in it; a callback of whole batches gets one without elements."""
+    """Over an axis of no elements nothing is called, but for a callback of whole batches, which gets an empty one."""
     host = case.host()
 
     def batch(x: Any) -> Any:

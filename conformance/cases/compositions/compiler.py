@@ -32,7 +32,7 @@ def loop_without_operands(case: Case) -> None:
 
 @case("jit", "id_tap io_callback_ordered debug_callback_ordered", "H4 X3 X4", isolated=True)
 def equal_functions_without_operands(case: Case) -> None:
-    """A program calls a jitted function twice, which has no operands and an ordered callback of a constant."""
+    """An ordered callback of a constant runs at both calls of a jitted function that has no operands."""
     host = case.host()
 
     @jax.jit
@@ -50,7 +50,10 @@ def equal_functions_without_operands(case: Case) -> None:
 
 @case("jit", "id_tap call debug_callback_ordered", "H4 X4", isolated=True)
 def constant_in_a_checkpoint(case: Case) -> None:
-    """A jitted function calls back with a constant, in a checkpoint: that part of it is a function without operands."""
+    """A callback of a constant in a checkpoint runs once, or once more with the second forward pass.
+
+    JAX makes a function without operands of that part of the checkpoint.
+    """
     host = case.host(add_one)
 
     @jax.jit
@@ -67,7 +70,10 @@ def constant_in_a_checkpoint(case: Case) -> None:
 
 @case("jit", "id_tap io_callback_ordered", "H4 X3", isolated=True)
 def cond_without_results(case: Case) -> None:
-    """A branch without results, with operands or without, and then a jitted function without operands, and a loop."""
+    """A callback in a branch without results runs once, and those of a function without operands after it as often.
+
+    The branch has operands or none, and the function is called once, or in a loop.
+    """
     host = case.host()
 
     def calling(number: Any) -> None:
@@ -122,7 +128,7 @@ def equal_operands(case: Case) -> None:
 
 @case("jit shard_map", "io_callback debug_callback")
 def reduces_its_result(case: Case) -> None:
-    """A program returns an array and calls back with a number about it: large enough for a library's reduction."""
+    """A callback gets the number that a library's reduction makes of a large result, and the result is right."""
     host, operand = case.host(), np.ones((64 * case.copies, 64), np.float32)
 
     def layer(x: Any) -> Any:

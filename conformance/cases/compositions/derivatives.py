@@ -18,7 +18,7 @@ INTEGER = np.int32(7)
 
 @case("jit", "call", "H4 H5 H6")
 def fuzz_grad_checkpoint_call(case: Case) -> None:
-    """The derivative of a checkpoint in a scan: the result of a call is kept, taps run again."""
+    """In the derivative of a checkpoint in a scan a call runs once a step, since its result is kept; taps run again."""
     run = Composition(case)
 
     def program(x: Any) -> Any:
@@ -39,7 +39,7 @@ def fuzz_grad_checkpoint_call(case: Case) -> None:
 
 @case("jit", "call", "H4 H5 H6")
 def fuzz_grad_of_grad(case: Case) -> None:
-    """A derivative of a derivative of functions with rules that call back."""
+    """A derivative of a derivative runs the callbacks of functions and of their rules once each, in order."""
     run = Composition(case)
 
     @jax.custom_jvp
@@ -80,7 +80,7 @@ def fuzz_grad_of_grad(case: Case) -> None:
 
 @case("jit", "io_callback", "H4")
 def fuzz_grad_scan_io(case: Case) -> None:
-    """A differentiated scan with an unused io_callback of what is carried and not differentiated."""
+    """An unused io_callback of what is carried and not differentiated runs at each step of a differentiated scan."""
     run = Composition(case)
 
     def step(carry: Any, _: Any) -> Any:
@@ -96,7 +96,7 @@ def fuzz_grad_scan_io(case: Case) -> None:
 
 @case("jit", "call", "H4 H5 H6")
 def fuzz_grad_scan_rules(case: Case) -> None:
-    """The derivative of a scan over custom_vjp and custom_jvp functions whose rules call back."""
+    """The derivative of a scan runs the callbacks of custom_vjp and custom_jvp rules at each step, in order."""
     run = Composition(case)
 
     @jax.custom_vjp
@@ -143,7 +143,7 @@ def fuzz_grad_scan_rules(case: Case) -> None:
 
 @case("jit", "id_tap", "H4 H5 H6")
 def fuzz_jvp_of_grad(case: Case) -> None:
-    """Forward mode of reverse mode: a rule's tap sees a tangent, and cotangents, which have a tangent."""
+    """In forward mode of reverse mode a rule's tap sees each tangent and cotangent, which has a tangent, once."""
     run = Composition(case)
 
     @jax.custom_jvp
@@ -170,7 +170,7 @@ def fuzz_jvp_of_grad(case: Case) -> None:
 
 @case("jit", "call", "H4 H5 H6 H8")
 def fuzz_jvp_while_rules(case: Case) -> None:
-    """Forward mode of a while_loop whose body has a rule that taps the tangent, in a vmap."""
+    """In forward mode a while_loop in a vmap runs the tap of a rule's tangent once at each step."""
     run = Composition(case)
 
     @jax.custom_jvp
@@ -207,7 +207,7 @@ def fuzz_jvp_while_rules(case: Case) -> None:
 
 @case("jit", "id_tap", "H4 H6")
 def fuzz_rule_without_cotangent(case: Case) -> None:
-    """JAX need not run a custom_vjp rule whose cotangent is zero, since the result does not depend on the function."""
+    """The callbacks of a custom_vjp function run; those of its rule may be left out, since its cotangent is zero."""
     run = Composition(case)
 
     @jax.custom_vjp
@@ -232,7 +232,10 @@ def fuzz_rule_without_cotangent(case: Case) -> None:
 
 @case("jit", "debug_callback_ordered", "H4 H5 H6")
 def fuzz_slopes_in_vmap(case: Case) -> None:
-    """JAX may leave a cotangent unbatched that it knows to be zero or one, and run a callback of it once for all."""
+    """A callback of a cotangent in a vmap runs for each batch element.
+
+    It may run once for all where JAX knows the cotangent to be zero or one, and leaves it unbatched.
+    """
     run = Composition(case)
 
     def program(x: Any) -> Any:
@@ -252,7 +255,10 @@ def fuzz_slopes_in_vmap(case: Case) -> None:
 
 @case("jit", "debug_callback_ordered", "H4 H5 H6")
 def fuzz_tangent_of_branch(case: Case) -> None:
-    """A branch that does not run may batch the tangent of a cond; a callback of it then runs for each batch element."""
+    """A callback of a tangent runs once, since no branch that runs has a batch.
+
+    It may run for each batch element, since a branch that does not run batches the tangent.
+    """
     run = Composition(case)
 
     def program(x: Any) -> Any:

@@ -15,7 +15,7 @@ from .composing import Composition, batched, ran
 
 @case("jit", "id_tap", "H4")
 def fuzz_buffers_in_scan(case: Case) -> None:
-    """Buffer and DLPack callbacks, with and without effect, in a vmap in a scan beside a tap."""
+    """Buffer and DLPack callbacks, with and without effect, run for each element of a vmap in a scan, beside a tap."""
     run = Composition(case)
 
     def step(row: Any, y: Any) -> Any:
@@ -42,7 +42,7 @@ def fuzz_buffers_in_scan(case: Case) -> None:
 
 @case("jit", "call", "H4 H5")
 def fuzz_eager_kinds(case: Case) -> None:
-    """Outside jit: every kind, a loop whose trip count is a callback's result, and a derivative."""
+    """Outside jit every kind runs in order: also in a loop as long as a callback says, and in a derivative."""
     run = Composition(case)
 
     def step(index: Any, y: Any) -> Any:
@@ -67,7 +67,7 @@ def fuzz_eager_kinds(case: Case) -> None:
 
 @case("jit", "debug_callback_ordered", "H4 H5")
 def fuzz_ordered_of_jax(case: Case) -> None:
-    """Ordered io and debug callbacks in a scan: the trip count of the inner loop is a callback's result."""
+    """Ordered io and debug callbacks run in order in a scan whose inner loop is as long as a callback says."""
     run = Composition(case)
 
     def inner(index: Any, y: Any) -> Any:
@@ -88,7 +88,7 @@ def fuzz_ordered_of_jax(case: Case) -> None:
 
 @case("jit", "call", "H4 H5")
 def fuzz_prints_in_loops(case: Case) -> None:
-    """Prints of both kinds beside a call, in a loop and in a vmap."""
+    """Prints of both kinds come as often as the call beside them runs, in a loop and in a vmap."""
     run = Composition(case)
 
     def element(z: Any) -> Any:
@@ -115,7 +115,7 @@ def fuzz_prints_in_loops(case: Case) -> None:
 
 @case("jit", "debug_callback", "H4")
 def fuzz_unordered_of_jax(case: Case) -> None:
-    """Unordered callbacks in a scan in a loop whose trip count depends on data, in a switch and in a vmap."""
+    """Unordered callbacks run once for each step and element: in loops, in a switch and in a vmap."""
     run = Composition(case)
 
     def inner(y: Any, _: Any) -> Any:
@@ -147,7 +147,7 @@ def fuzz_unordered_of_jax(case: Case) -> None:
 
 @case("jit", "call", "H4 H5")
 def fuzz_while_condition(case: Case) -> None:
-    """A while_loop in a scan: the result of a call in its condition decides."""
+    """A while_loop in a scan ends when the result of the call in its condition says so, and calls as often."""
     run = Composition(case)
 
     def step(y: Any, _: Any) -> Any:
@@ -169,7 +169,7 @@ def fuzz_while_condition(case: Case) -> None:
 
 @case("jit", "call", "H4 H5 H8")
 def fuzz_vmap_cond(case: Case) -> None:
-    """Both branches of a batched cond call back with all batch elements, in a scan; results are unused."""
+    """Both branches of a batched cond call back with all batch elements, at each step of a scan; results are unused."""
     run = Composition(case)
 
     def positive(y: Any) -> Any:
@@ -202,7 +202,7 @@ def fuzz_vmap_cond(case: Case) -> None:
 
 @case("jit", "call", "H4 H5 H8")
 def fuzz_vmap_in_vmap(case: Case) -> None:
-    """A vmap in a vmap, along different axes: callbacks with the batch elements of both, of one and of none."""
+    """In a vmap in a vmap callbacks run for the elements of both, of one, or of none, along different axes."""
     run = Composition(case)
 
     def io(z: Any, _: Any) -> Any:
@@ -240,7 +240,7 @@ def fuzz_vmap_in_vmap(case: Case) -> None:
 
 @case("jit", "call", "H4 H5 H8")
 def fuzz_vmap_while_tap(case: Case) -> None:
-    """A while_loop whose trip count differs between batch elements, with taps in its body and its condition."""
+    """Taps in the body and the condition of a loop see all batch elements until the last one is done."""
     run = Composition(case)
 
     def element(y: Any) -> Any:

@@ -23,7 +23,7 @@ def _ring(devices: int) -> list[tuple[int, int]]:
 
 @case("pjit", "call", "H4 H5 H10", minimum_devices=4)
 def fuzz_mesh_loops(case: Case) -> None:
-    """Nested loops over a mesh; the inner trip count is a callback's result."""
+    """In nested loops over a mesh each callback runs at each step; the inner loop is as long as a callback says."""
     run = Composition(case, devices=4)
 
     def step(_: Any, carry: Any) -> Any:
@@ -45,7 +45,7 @@ def fuzz_mesh_loops(case: Case) -> None:
 @case("pmap", "call", "H4 H5 H8 H9", minimum_devices=2)
 @case("shard_map", "call", "H4 H5 H8 H9", minimum_devices=4, needs="shard_map")
 def fuzz_collectives(case: Case) -> None:
-    """Collectives under vmap, under a derivative and in forward mode, with callbacks between them."""
+    """Callbacks between collectives run on each device, under vmap, in a derivative and in forward mode."""
     devices = 2 if case.layout == "pmap" else 4
     run, weights = Composition(case, devices), np.arange(1.0, devices + 1, dtype=np.float32)
 
@@ -81,7 +81,7 @@ def fuzz_collectives(case: Case) -> None:
 
 @case("pmap", "call", "H4 H5 H9", minimum_devices=2)
 def fuzz_pmap_moves(case: Case) -> None:
-    """A pmap whose parts move between devices, a derivative on each, and a branch that differs."""
+    """Each device of a pmap calls back with the part that it has got from another, in its own branch."""
     run = Composition(case, devices=2)
 
     def each(row: Any) -> Any:
@@ -107,7 +107,10 @@ def fuzz_pmap_moves(case: Case) -> None:
 
 @case("shard_map", "io_callback", "H4 H9", minimum_devices=2, needs="shard_map")
 def fuzz_pure_moved_out(case: Case) -> None:
-    """The compiler may move a pure callback out of a loop that makes no step on one device."""
+    """Each device runs the callbacks of its own steps of a loop, and none if it makes no step.
+
+    The compiler may move a pure callback out of the loop, so that it runs all the same.
+    """
     run = Composition(case, devices=2)
 
     def each(x: Any) -> Any:
@@ -127,7 +130,7 @@ def fuzz_pure_moved_out(case: Case) -> None:
 
 @case("shard_map", "call", "H4 H5 H9", minimum_devices=4, needs="shard_map")
 def fuzz_shard_map_loops(case: Case) -> None:
-    """A collective in a loop of a shard_map; trip counts and branches that differ between devices."""
+    """Each device of a shard_map calls back in its own branch and at its own steps, beside a collective."""
     run = Composition(case, devices=4)
 
     def each(x: Any) -> Any:

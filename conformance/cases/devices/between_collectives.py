@@ -17,7 +17,7 @@ CALLS = 500
 
 @case("pmap", "call pure_callback io_callback", "H9 X2 X3", minimum_devices=2)
 def quick_calls(case: Case) -> None:
-    """Loops on two devices that call in quick succession, for the one interpreter lock."""
+    """Loops on two devices that call back in quick succession, for the one interpreter lock, have the right results."""
     case = case.over(case.devices[:2])
 
     def loop(x: Any, count: Any) -> Any:

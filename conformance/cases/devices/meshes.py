@@ -44,7 +44,7 @@ def parts_of_buffers(case: Case) -> None:
 @case("pjit", EVERY_KIND, "H1 H3 X2 X3 X4 B1 D1", minimum_devices=2)
 @case("shard_map", "id_tap call io_callback_ordered buffer_callback", "H1 H3 X3 B1", minimum_devices=2)
 def keys_on_a_mesh(case: Case) -> None:
-    """Typed keys of two generators as arguments of a program over a mesh, each device with its part of the keys."""
+    """Each device of a mesh gets its part of the typed keys of a program's argument, of two generators."""
     for generator, size in KEY_WORDS.items():
         seen: list[tuple[int, ...]] = []
 
@@ -100,7 +100,10 @@ def unreduced_operand(case: Case) -> None:
 
 @case("pjit", "id_tap", "H4 H7", minimum_devices=2, needs="set_mesh")
 def loop_along_a_mesh(case: Case) -> None:
-    """A loop under vmap along an axis of a mesh, with a shard_map in its body and a tap in its condition."""
+    """A loop under vmap along an axis of a mesh gives each element its result, and each device calls with its part.
+
+    A shard_map is in the loop's body, and a tap in its condition.
+    """
     mesh, whole = Mesh(np.asarray(case.devices), ("devices",)), PartitionSpec()
     trips = np.arange(len(case.devices), dtype=np.float32) % 2 + 1
     host, other = case.host(), case.host()

@@ -22,7 +22,7 @@ EVERYWHERE = PartitionSpec()
 
 @case("pjit", f"{EVERY_KIND} debug_callback_ordered", "H9 H10", minimum_devices=2)
 def around_shard_map(case: Case) -> None:
-    """One program over a mesh calls back before a shard_map, in it, and after it."""
+    """Callbacks before a shard_map, in it and after it, in one program over a mesh, give the right result."""
     if case.callback.refusals.mesh:
         return
     host = case.host(add_one)

@@ -18,7 +18,7 @@ X, ZERO = np.arange(3, dtype=np.float32), np.float32(0)
 
 @case("jit", "pure_callback", isolated=True)
 def functions_of_reductions(case: Case) -> None:
-    """It calls back there, or the program is refused, and the process lives."""
+    """A callback in the function of a reduction gives the right result, or is refused, and the process lives."""
 
     def add(one: Any, other: Any) -> Any:
         return case.apply(lambda pair: np.float32(pair[0] + pair[1]), (one, other), ZERO)

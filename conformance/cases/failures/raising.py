@@ -94,7 +94,7 @@ def raises_on_one(case: Case) -> None:
 @case("shard_map", "pure_callback io_callback", xla_flags=COLLECTIVE_TIMEOUT_FLAGS, minimum_devices=2, isolated=True)
 @case("pmap", "call", xla_flags=COLLECTIVE_TIMEOUT_FLAGS, minimum_devices=2, isolated=True)
 def raises_before_collective(case: Case) -> None:
-    """One device fails while its peers wait for it in a collective."""
+    """One device fails while its peers wait for it in a collective: the program ends with that failure."""
 
     def host(operand: Any) -> Any:
         if np.asarray(operand).ravel()[0] == case.operand[1][0]:

@@ -67,7 +67,7 @@ class RegisteredCase:
     isolated: bool = False
     """Whether the case runs in a process of its own, because it may end, hang or poison its process."""
     needs: str = ""
-    """A function of `jax` that the case uses and that some releases lack."""
+    """A name in `jax` that the case uses and some releases lack: a function, or `stages.Compiled.output_formats`."""
     not_of: str = ""
     """The implementations of which no platform can break this, and whose own tests check it: words."""
     functions: str = ""

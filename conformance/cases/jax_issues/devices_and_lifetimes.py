@@ -24,7 +24,7 @@ from .loops_and_branches import TRIPS
 
 @case("shard_map", "id_tap call io_callback_ordered")
 def changing_device_sets(case: Case) -> None:
-    """#25671: a function with ordered callbacks runs on all devices, then on one, then on all again."""
+    """#25671: a function with ordered callbacks is right on all devices, then on one, then on all again."""
     alone = case.over(case.devices, "jit")
     together, single = (each.program(add_one) for each in (case, alone))
     for each, program in ((case, together), (alone, single), (case, together)):
@@ -34,7 +34,10 @@ def changing_device_sets(case: Case) -> None:
 @case("pmap", "call", "H9", minimum_devices=2, deadline=8.0, isolated=True)
 @case("pmap", "pure_callback", minimum_devices=2, deadline=8.0, isolated=True)
 def reads_large_operand(case: Case) -> None:
-    """No public number: callbacks that read a large operand, before a collective, with more devices than cores."""
+    """No public number: callbacks that read a large operand before a collective end, and the sum is right.
+
+    There are more devices than cores.
+    """
     compiled = case.compile(lambda x: jax.lax.psum(case.apply(add_one, x), "devices"))
     count = len(case.devices)
     operand = np.ones((count, 1 << 16), np.float32)
@@ -45,7 +48,7 @@ def reads_large_operand(case: Case) -> None:
 @case("pmap", "call", "H9", minimum_devices=2, deadline=8.0, isolated=True)
 @case("pmap", "pure_callback", minimum_devices=2, deadline=8.0, isolated=True)
 def reads_small_type(case: Case) -> None:
-    """No public number: callbacks of all devices, at the same time, read an operand of less than a byte."""
+    """No public number: callbacks of all devices read an operand of less than a byte at the same time, and end."""
     together = threading.Barrier(len(case.devices), timeout=1.0)
 
     def host(operand: Any) -> Any:
@@ -74,7 +77,7 @@ def eagerly_forgotten(case: Case) -> None:
 
 @case("pmap", ONE_OF_EACH)
 def dropped_while_running(case: Case) -> None:
-    """JAX 0.4.18 and before: the user drops a function and its program before the result is ready."""
+    """JAX 0.4.18 and before: a result is right, though its function and program were dropped before it was ready."""
     results = []
     for _ in range(TRIPS):
         results.append(case.program(functools.partial(add_one))(case.operand))
@@ -86,7 +89,7 @@ def dropped_while_running(case: Case) -> None:
 
 @case("pmap", ONE_OF_EACH)
 def collects_garbage(case: Case) -> None:
-    """JAX before 0.11 without the interpreter's lock: the garbage collector runs inside a callback."""
+    """JAX before 0.11 without the interpreter's lock: a callback ends in which the garbage collector runs."""
 
     def host(operand: Any) -> Any:
         cycle: list[Any] = [operand]
@@ -114,7 +117,7 @@ def explicit_mesh(case: Case) -> None:
 
 @case("jit", "call")
 def decomposes_on_the_host(case: Case) -> None:
-    """#26160: a callback runs JAX's eigendecomposition, which shares LAPACK threads and a pool with the program."""
+    """#26160: a callback ends that runs JAX's eigendecomposition, which shares LAPACK threads with the program."""
     decompose = jax.jit(lambda matrix: jnp.linalg.eig(matrix)[0])
 
     def host(operand: Any) -> Any:

@@ -62,7 +62,10 @@ def condition_with_frozen_carry(case: Case) -> None:
 
 @case("jit", "io_callback io_callback_ordered debug_callback id_tap", "H6 X3 X4")
 def invariant_predicate(case: Case) -> None:
-    """google/brax#634, liesel-devs/liesel#317: in a differentiated scan, behind a cond with one flag for all steps."""
+    """google/brax#634, liesel-devs/liesel#317: in a differentiated scan a callback runs once at each step.
+
+    It is behind a cond with one flag for all steps.
+    """
     host = case.host()
 
     def loss(x: Any, flag: Any) -> Any:
@@ -78,7 +81,7 @@ def invariant_predicate(case: Case) -> None:
 
 @case("jit", WITH_EFFECTS)
 def implicit_derivative(case: Case) -> None:
-    """No public number: a solver wrapped in custom_root calls back, without differentiation."""
+    """No public number: a solver wrapped in custom_root calls back once, without differentiation."""
     host = case.host()
 
     def solve(function: Any, start: Any) -> Any:
@@ -95,7 +98,7 @@ def implicit_derivative(case: Case) -> None:
 
 @case("jit", WITH_RESULTS)
 def mapped(case: Case) -> None:
-    """#23854: `jax.lax.map` of a callback over rows."""
+    """#23854: `jax.lax.map` of a callback over rows gives each row its result."""
     rows = np.arange(8 * 256, dtype=np.float32).reshape(8, 256)
     host = case.host(add_one)
     for result in case.runs(lambda x: jax.lax.map(lambda row: case.apply(host, row), x), rows, times=1):
@@ -158,7 +161,7 @@ def wide_results(case: Case) -> None:
 
 @case("jit", "debug_print", "X4")
 def text_in_format(case: Case) -> None:
-    """#23600: a print mixes text and traced values."""
+    """#23600: a print shows the text and the traced values that its format mixes."""
     with case.prints("2.0 text"):
         jax.jit(lambda x: case.implementation.print_as("{a} {b}", a=x, b="text"))(np.float32(2))
 

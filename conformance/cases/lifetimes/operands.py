@@ -113,7 +113,7 @@ _WAYS_TO_KEEP: tuple[Callable[[Any], Any], ...] = (
 # JAX's own callbacks hang here: see case.reads_large_operand.
 @case("pmap pjit shard_map", "id_tap call", "H11")
 def keeps_large_operands(case: Case) -> None:
-    """As `keeps_its_operand` for operands of 1 MiB, several of them in a tree, and for views of them."""
+    """Kept operands of 1 MiB do not change either, several of them in a tree, and views of them."""
     kept: list[tuple[float, Any]] = []
 
     def keep(operand: Any) -> Any:
@@ -189,7 +189,7 @@ def _donating(case: Case, computation: Any) -> Any:
 @case("jit", f"{EVERY_KIND} debug_callback_ordered", also="H11")
 @case("pjit shard_map", "id_tap call io_callback", also="H11")
 def donated(case: Case) -> None:
-    """A program donates the operand that its callback keeps, and writes its own result over that memory."""
+    """An operand that a callback keeps stays as it was, though the program donates it and writes a result over it."""
     for width in (WIDTH, LARGE) if case.layout == "jit" else (WIDTH,):
         _check_donated(case, width)
     case.barrier()

@@ -96,9 +96,9 @@ def order_across_threads(case: Case) -> None:
 
 @case("jit", f"{ORDERED} pure_callback io_callback debug_callback", "H5 X2 X3 X4", minimum_devices=3)
 def waits_for_operand(case: Case) -> None:
-    """One thread starts a program whose operand is not ready, then another thread one on the same device.
+    """If a program's operand is not ready, its ordered callback still runs before that of a later one on its device.
 
-    The operand comes from a program on other devices, which is held up.
+    Another thread starts the later program. The operand comes from a program on other devices, which is held up.
     """
     first_started, later_ran, hold_up = threading.Event(), threading.Event(), Held()
     gate = hold_up.release

@@ -157,7 +157,7 @@ _WAYS: dict[str, Callable[[list[_Show]], _Show]] = {
 
 @case("jit", f"{EVERY_KIND} id_print debug_print debug_print_ordered", "H18")
 def equal_but_for_values(case: Case) -> None:
-    """The two callbacks in one program, in functions that are compiled separately, and in two programs."""
+    """Each of two callbacks uses its own value: in one program, in functions compiled apart, and in two programs."""
     seen: list[str] = []
     if case.callback.function == "id_print":
         pairs = _labels(case.implementation.print_labelled, [_Stream(seen, "one "), _Stream(seen, "other ")])

@@ -24,7 +24,7 @@ Step = Callable[[Any], Any]
 
 @case("jit", "id_tap call", "H5 H13")
 def beside_ordered_ones_of_jax(case: Case) -> None:
-    """With JAX's io_callback and debug.callback, before and after, in a loop and one by one; each in its own order."""
+    """Taps and calls beside JAX's ordered callbacks keep their order, and JAX's theirs, in a loop and one by one."""
     hosts = {name: case.host(name=name) for name in ("hostcb", "io", "debug")}
     steps: dict[str, Step] = {
         "hostcb": lambda x: case.apply(hosts["hostcb"], x, START),

@@ -22,7 +22,10 @@ RUNS = 3
 
 @case("jit", EVERY_KIND, "H3 H5 X2 X3 X4 B1 D1")
 def fast_dispatch(case: Case) -> None:
-    """Programs of several callbacks in a row, and of one on more elements with other operations around it."""
+    """At its first run and later a program calls back in order, with the right operands, and its result is right.
+
+    It has several callbacks in a row, or one on more elements with other operations around it.
+    """
     added = 0 if case.callback.returns_new_value else 1
     for count in around(FAST_OPERATIONS):
         host = case.host(add_one)
@@ -74,7 +77,10 @@ def _program(case: Case, through: Callable[[Any], Any]) -> Callable[..., Any]:
 
 @case("jit shard_map", f"{EVERY_KIND} debug_callback_ordered", "H1 H3 X2 X3 X4 B1 D1")
 def same_at_each_run(case: Case) -> None:
-    """Of a program with an operand that it does not use, and with results of several types, on several devices."""
+    """Later runs of a program give results of the types, values and devices of the first one.
+
+    It has an operand that it does not use, and results of several types, on several devices.
+    """
     host = case.host(add_one)
 
     def through(x: Any) -> Any:

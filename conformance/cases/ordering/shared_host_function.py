@@ -24,7 +24,7 @@ RESULTS = [ROW.astype(dtype) for dtype in ("float32", "int32", "uint8", "float32
 
 @case("jit pmap", f"{ONE_OF_EACH} io_callback_ordered debug_callback_ordered", "H18")
 def same_function_of_other_types(case: Case) -> None:
-    """Operands of several types and shapes."""
+    """A function that is called with several types and shapes gets each of these operands, and its result."""
     host = case.host()
     for results in case.runs(lambda xs: [case.apply(host, x) for x in xs], OPERANDS):
         case.gave(results, OPERANDS)
@@ -33,7 +33,7 @@ def same_function_of_other_types(case: Case) -> None:
 
 @case("jit", "call io_callback_ordered", "H18")
 def same_function_of_other_results(case: Case) -> None:
-    """One operand, and a result of another type at each place."""
+    """A function of one operand gives each place of the program the type of result that this place declares."""
     host = case.host(returns=RESULTS)
     for results in case.runs(lambda x: [case.apply(host, x, like) for like in RESULTS], ROW):
         case.gave(results, RESULTS)

@@ -42,7 +42,7 @@ def batch_elements(case: Case) -> None:
 
 @case("jit", "call pure_callback io_callback io_callback_ordered", "H3 H5 X2 X3")
 def loop_steps(case: Case) -> None:
-    """Loops with a number of steps that the compiler knows."""
+    """Loops with a number of steps that the compiler knows call back at each step, below and above a threshold."""
     host = case.host(add_one)
     for count in around(FAST_STEPS):
         loop = jax.jit(lambda x, count=count: jax.lax.fori_loop(0, count, lambda _, carry: case.apply(host, carry), x))
@@ -53,7 +53,7 @@ def loop_steps(case: Case) -> None:
 @case("jit", "id_tap", "H5 H11 H12")
 @case("jit", "debug_callback_ordered", "X4")
 def many_values(case: Case) -> None:
-    """More values than a ring gives at once, and more bytes than it has."""
+    """All values reach the tap in order: more than a ring gives at once, and more bytes than it has."""
     _check_many(case, 1, 2 * READ_AHEAD + 1)
     if case.callback.function == "id_tap":
         _check_many(case, 1 << 14, RING // (1 << 16) + 44)

@@ -153,13 +153,13 @@ def raises_before_sum(case: Case) -> None:
 
 @case("shard_map", "io_callback", "H23", **ENDED, ends=(1,))
 def killed_before_sum(case: Case) -> None:
-    """A process is killed while the other one waits for it in a collective."""
+    """A process is killed while the other one waits for it in a collective: the other's program fails in time."""
     _before_a_sum(case, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 @case("shard_map", "call io_callback", "H23", **ENDED, ends=(1,))
 def stopped_before_sum(case: Case) -> None:
-    """A process is stopped, and not ended, while the other one waits for it in a collective."""
+    """A process is stopped, not ended, while the other one waits for it in a collective: the other's fails in time."""
 
     def stop() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -171,7 +171,7 @@ def stopped_before_sum(case: Case) -> None:
 
 @case("pjit", "call pure_callback", "H23", **ENDED, ends=(0,))
 def killed_in_call(case: Case) -> None:
-    """The process that calls back for a whole mesh is killed in the callback: it also is JAX's coordinator."""
+    """The process that calls back for a whole mesh, JAX's coordinator, is killed: the other's program fails in time."""
 
     def host(operand: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -37,7 +37,7 @@ def _check_inside(case: Case, inner: Callable[[Any], Any]) -> None:
 @case("jit", EVERY_KIND)
 @case("pmap pjit", ONE_OF_EACH, also="H9 H10")
 def runs_jax_inside(case: Case) -> None:
-    """Each callback makes arrays on a device and computes with them."""
+    """A callback can make arrays on a device and compute with them: it ends with the right result."""
 
     @jax.jit
     def inner(operand: Any) -> Any:
@@ -49,7 +49,10 @@ def runs_jax_inside(case: Case) -> None:
 
 @case("jit", ONE_OF_EACH)
 def runs_on_all_devices(case: Case) -> None:
-    """Each callback runs a program on all devices, by pmap, and one over a mesh of them, with a collective in it."""
+    """A callback can run a program on all devices: it ends with the right result.
+
+    By pmap, and over a mesh, with a collective in it.
+    """
     count = len(case.devices)
     mapped = jax.pmap(lambda x: x + 0, devices=case.devices)
     _check_inside(case, lambda operand: mapped(np.full((count, 1), operand.ravel()[0]))[count - 1, 0])
@@ -60,7 +63,7 @@ def runs_on_all_devices(case: Case) -> None:
 
 @case("jit", EVERY_KIND)
 def starts_others(case: Case) -> None:
-    """Each callback runs a program that has a callback of the same kind."""
+    """A callback can run a program that has a callback of the same kind: both run once and give their results."""
     recording = case.host(add_one)
     inner = jax.jit(lambda x: case.apply(recording, x))
     inner_results: list[Any] = []
@@ -104,7 +107,7 @@ def fails_inside(case: Case) -> None:
 
 @case("pmap", "call", "H9", minimum_devices=2, deadline=5.0, isolated=True)
 def runs_jax_on_all(case: Case) -> None:
-    """A call, for which a program on all devices waits, runs another program on all devices."""
+    """A call, for which a program on all devices waits, can run another program on all devices, and both end."""
     doubled = jax.pmap(lambda v: v * 2, devices=case.devices)
     doubled(case.operand)
     program = case.program(case.host(lambda operand: np.asarray(doubled(case.operand))[0] * 0 + operand))

@@ -74,7 +74,10 @@ def two_threads(case: Case) -> None:
 
 @case("jit", "pure_callback call", "H15 X2")
 def fails_in_a_large_program(case: Case) -> None:
-    """A function fails after runs that did not, between operations on values of many sizes, or beside many others."""
+    """A function that fails after runs that did not ends each run with its error, whose cause is the exception.
+
+    It is between operations on values of many sizes, or beside many others.
+    """
     answers: Any = np.asarray
     host = case.host(lambda operand: answers(operand))
 

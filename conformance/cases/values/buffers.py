@@ -53,7 +53,7 @@ def keeps_its_view(case: Case) -> None:
 
 @case("jit", "buffer_callback", isolated=True)
 def fails_and_is_kept(case: Case) -> None:
-    """A kept exception of a callback keeps, by its traceback, all that the function had made from its buffers."""
+    """A kept exception keeps what its function made of its buffers: later callbacks still get their own operands."""
     kept: list[Exception | None] = []
 
     def fail(buffer: Any) -> None:

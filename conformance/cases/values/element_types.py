@@ -64,7 +64,10 @@ METHODS = "sequential", "sequential_unrolled", "expand_dims", "broadcast_all"
 @case("jit", OF_ARRAYS, "H1 H3 X2 X3 X4")
 @case("jit", "dlpack_callback dlpack_callback_in_place", "D1")
 def dtypes(case: Case) -> None:
-    """Each type alone; those of less than a byte, which DLPack has not, also before and after leaves of other types."""
+    """Operands and results of each type arrive with their values.
+
+    Types of less than a byte, which DLPack has not, come before and after leaves of other types, too.
+    """
     operands = {
         name: np.array(numbers).astype(jnp.dtype(name)) for name, numbers in NUMBERS.items() if hasattr(jnp, name)
     }
@@ -91,7 +94,7 @@ def _arrive(case: Case, operands: Mapping[str, Any]) -> None:
 
 @case("jit", "call pure_callback", "H8 X2")
 def small_types_in_batches(case: Case) -> None:
-    """Under vmap, by each method, operands and results of less than a byte beside others."""
+    """Under vmap, by each method, operands and results of less than a byte keep type and values, beside others."""
     floats = np.arange(3, dtype=np.float32)
     small = {name: np.asarray([0, 1, 1]).astype(jnp.dtype(name)) for name in SMALL[:3]}
 
@@ -117,7 +120,7 @@ def small_types_in_batches(case: Case) -> None:
 @case("jit", "id_tap call debug_callback", "H1 H24 X4")
 @case("pjit", "debug_callback_partitioned", "X4", minimum_devices=2)
 def small_types_at_each_run(case: Case) -> None:
-    """Alone at each of three runs, and as parts on each device."""
+    """Operands of less than a byte arrive at each of three runs, whole, and as parts on each device."""
     # Two devices: with as many as threads JAX before 0.12 hangs (docs/jax-bugs/pmap-small-operand.md).
     case = case.over(case.devices[: 2 if case.layout == "pjit" else 1])
     parts = len(case.devices) if case.layout == "pjit" else 1
@@ -136,7 +139,7 @@ def small_types_at_each_run(case: Case) -> None:
 
 @case("pjit", "call pure_callback io_callback", "H3 X2 X3", minimum_devices=2)
 def small_results_beside_others(case: Case) -> None:
-    """Results over a mesh with elements of less than a byte, before and after others."""
+    """Results of less than a byte have their values over a mesh, before and after others."""
     small = [np.asarray([0, 1, 1]).astype(jnp.dtype(name)) for name in SMALL]
     others: list[Any] = [np.int32(-7), np.complex64(1 - 2j), np.float32(-0.0)]
     operand = jax.device_put(case.operand, case.split)
@@ -181,7 +184,7 @@ REFUSING = ("buffer_callback", "dlpack_callback")
 @case("pjit", ONE_OF_EACH)
 @case("shard_map", "call io_callback debug_callback buffer_callback", also="B2")
 def odd_lengths(case: Case) -> None:
-    """Operands and results of odd lengths in a tree: whole ones, and parts on several devices."""
+    """Operands and results of odd lengths in a tree arrive: whole ones, and parts on several devices."""
     # Two devices: JAX 0.10.2 hangs where all of the runtime's threads wait and a callback reads such a type.
     case = case.over(case.devices[:2])
     rows = 1 if case.layout == "jit" else len(case.devices)

@@ -46,7 +46,7 @@ def gives_keys_back(case: Case) -> None:
 
 @case("jit", BATCHED, "H1 H3 X2 X3 X4")
 def typed_keys(case: Case) -> None:
-    """An argument of the program, in a tree, in a vmap's batch, and in a loop's carry."""
+    """A callback gets a typed key as its words: as an argument, in a tree, in a vmap's batch, in a loop's carry."""
     seen: list[tuple[int, ...]] = []
 
     def host(operand: Any) -> Any:

@@ -73,7 +73,7 @@ def row_for_a_column(case: Case) -> None:
 @case("jit", f"{EVERY_KIND} debug_callback_ordered", also="H4")
 @case("pjit", "id_tap call pure_callback", also="H4")
 def memory_kinds(case: Case) -> None:
-    """Operands and results in each of the device's memories, such as the host's."""
+    """Operands and results in each of the device's memories, such as the host's, have their values and their place."""
     sharding: Any = case.split if case.layout == "pjit" else SingleDeviceSharding(case.devices[0])
     kinds = [memory.kind for memory in case.devices[0].addressable_memories()]
     operand = case.operand

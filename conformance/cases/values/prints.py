@@ -25,7 +25,7 @@ FORMATS: dict[str, tuple[dict[str, Any], str]] = {
 
 @case("jit", "debug_print", "X4", not_of="hostcb")
 def debug_prints_exactly(case: Case) -> None:
-    """X4: values that are no arrays, parts of arrays and of keys, and arrays in a list."""
+    """X4: a print shows values that are no arrays, parts of arrays and of keys, and arrays in a list, to the letter."""
     keys = jax.random.split(jax.random.key(3), 2)
     formats = {**FORMATS, "{keys[1]} {x}": ({"keys": keys}, f"{jax.random.key_data(keys)[1]} 2.5")}
     for text, (values, line) in formats.items():

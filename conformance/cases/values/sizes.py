@@ -50,7 +50,7 @@ WAYS_TO_KEEP: tuple[_Keep, ...] = (
 
 @case("jit", f"{EVERY_KIND} {FURTHER}", "H11 B1 D1")
 def sizes(case: Case) -> None:
-    """Operands, kept and looked at later, and results: every element, at 64 KiB, 1 MiB and 4 MiB."""
+    """Kept operands, looked at later, and results have every element, at 64 KiB, 1 MiB and 4 MiB."""
     for number in (RING_VALUE, BLOCK, PAST_CACHES):
         _around(case, around(number))
 

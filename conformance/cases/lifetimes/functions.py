@@ -13,7 +13,7 @@ from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 from ..harness.hosts import still_alive
 from ..harness.registry import EVERY_KIND, WITH_SIDE_EFFECT
-from .operands import LARGE
+from .kept_and_donated_operands import LARGE
 
 MANY = 5
 

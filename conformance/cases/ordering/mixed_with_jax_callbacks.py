@@ -11,7 +11,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from ...oracle.verdicts import Stage
-from ..barriers.covers import EARLY_SECONDS
+from ..barriers.what_they_wait_for import EARLY_SECONDS
 from ..harness.case import BEGINS_WITHIN, Case, case
 from ..harness.hosts import Held, error_of, fail
 from ..harness.programs import repeated

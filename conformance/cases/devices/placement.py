@@ -62,6 +62,28 @@ def unknown_device(case: Case) -> None:
     case.raises(lambda: program(fewer.operand), of=ValueError, kind="not refused", stage=Stage.LOWER)
 
 
+@case("pjit", "id_tap call", "H10 H18", minimum_devices=2)
+def each_names_another_device(case: Case) -> None:
+    """In one program each callback of one function names another device, and that device runs it."""
+    host = case.host()
+
+    def on(index: int, x: Any) -> Any:
+        if case.callback.function == "id_tap":
+            return case.library.id_tap(host, x, tap_with_device=True, device_index=index)
+        return case.library.call(host, x, result_shape=x, call_with_device=True, device_index=index)
+
+    def program(x: Any) -> Any:
+        for index in range(len(case.devices)):
+            x = on(index, x)
+        return x
+
+    for result in case.runs(program, case.operand):
+        case.gave(result, case.operand)
+        case.barrier()
+        actual = sorted(str(event.device) for event in case.events)
+        case.same("wrong device", Stage.CALLBACK, actual, sorted(map(str, range(len(case.devices)))), "the devices")
+
+
 @case("pjit", "call", "H5 H10", minimum_devices=4)
 def on_two_meshes_at_once(case: Case) -> None:
     """While one run of a program waits, another one starts on other devices: each receives a device of its own."""

@@ -25,6 +25,8 @@ KEPT = (True, True, False, True, False)
 """Of each round whether the callback keeps its operands. Others are dropped, so that their memory is used again."""
 
 
+LARGE = (32 << 20) + 1
+
 PART = 1 << 18
 """Bytes that are compared at a time."""
 
@@ -52,10 +54,16 @@ WAYS_TO_KEEP: tuple[_Keep, ...] = (
 def sizes(case: Case) -> None:
     """Kept operands, looked at later, and results have every element, at 64 KiB, 1 MiB and 4 MiB."""
     for number in (RING_VALUE, BLOCK, PAST_CACHES):
-        _around(case, around(number))
+        _around(case, around(number), KEPT)
 
 
-def _around(case: Case, sizes: Sequence[int]) -> None:
+@case("jit", "id_tap call io_callback", "H3 H11 X3")
+def large_sizes(case: Case) -> None:
+    """As `sizes`, at a size that a runtime may pass in pieces."""
+    _around(case, (LARGE,), (True, False))
+
+
+def _around(case: Case, sizes: Sequence[int], keeps: Sequence[bool]) -> None:
     kept: list[tuple[int, int, _Keep, Any]] = []
     # The period of the elements is no power of two, so no shift by whole blocks goes unnoticed.
     # They own their memory, as the operands do that are looked for behind `.base`.
@@ -65,7 +73,7 @@ def _around(case: Case, sizes: Sequence[int]) -> None:
         array = np.asarray(operand)
         number = int(array[0])
         way = WAYS_TO_KEEP[(number + place) % len(WAYS_TO_KEEP)]
-        if KEPT[number]:
+        if keeps[number]:
             kept.append((number, place, way, way(array)))
         # Memory that nobody looks at would make half of the cell's time.
         return array + np.uint8(1) if case.callback.returns_new_value else None
@@ -77,7 +85,7 @@ def _around(case: Case, sizes: Sequence[int]) -> None:
         return [case.apply(partial(keep, place), each) for place, each in enumerate(own)]
 
     added = np.uint8(1 if case.callback.returns_new_value else 0)
-    for number in range(len(KEPT)):
+    for number in range(len(keeps)):
         operands = [jax.device_put(base + np.uint8(number), case.devices[0]) for base in bases]
         results = program(operands, np.uint8(number))
         for base, result in zip(bases, results, strict=True):
@@ -88,7 +96,7 @@ def _around(case: Case, sizes: Sequence[int]) -> None:
                 return
     case.barrier()
     gc.collect()
-    wanted = {(number, place) for number, keep in enumerate(KEPT) if keep for place in range(len(sizes))}
+    wanted = {(number, place) for number, keep in enumerate(keeps) if keep for place in range(len(sizes))}
     came = {(number, place) for number, place, _, _ in kept}
     case.same("lost", Stage.CALLBACK, came, wanted, f"operands of about {sizes[0]} bytes")
     for number, place, way, found in kept:

@@ -259,6 +259,26 @@ class Exiting(Exception):
         raise SystemExit
 
 
+class Interrupting(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("error", [Exiting, Interrupting])
+@pytest.mark.parametrize("kind", ["call", "pure_callback", "buffer_callback"])
+def test_a_computation_ends_with_an_exception_whose_text_ends_the_thread(error: type[Exception], kind: str) -> None:
+    def function(value: Any) -> Any:
+        raise error
+
+    program = jax.jit(lambda x: KINDS[kind](function, x))
+    with pytest.raises(jax.errors.JaxRuntimeError) as ended:
+        jax.block_until_ready(program(X))
+    with pytest.raises(hcb.CallbackException) as reported:
+        hcb.barrier_wait()
+    (failure,) = reported.value.failures
+    assert type(ended.value.__cause__) is type(failure.exception) is error
+
+
 def test_taps_go_on_without_a_barrier_after_a_text_that_ends_their_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     ran, ended = threading.Event(), threading.Event()

@@ -20,10 +20,13 @@ pytestmark = pytest.mark.contract("H2")
 
 
 class Stream:
-    """Keeps each write apart."""
+    """Keeps each write apart. Before the first one it is false, as an empty list is."""
 
     def __init__(self) -> None:
         self.writes: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self.writes)
 
     def write(self, text: str) -> None:
         self.writes.append(text)

@@ -305,3 +305,16 @@ def test_the_results_of_a_dict_go_to_their_names_in_whatever_order_they_come(kin
         jax.block_until_ready(program(collections.OrderedDict))
     with pytest.raises(hcb.CallbackException):
         hcb.barrier_wait()
+
+
+@pytest.mark.contract("X2", "X3")
+@pytest.mark.parametrize("kind", AS_JAX)
+@pytest.mark.parametrize("given", [str, int])
+def test_keys_of_another_type_are_other_keys_although_they_have_the_same_words(given: type, kind: str) -> None:
+    """As those of JSON have."""
+    asked = int if given is str else str
+    returned, like = (dict.fromkeys(map(of, range(2)), each) for of, each in ((given, np.float32(1)), (asked, NUMBER)))
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        jax.block_until_ready([*jax.jit(lambda x: AS_JAX[kind](lambda x: returned, like, x))(np.float32(0)).values()])
+    with pytest.raises(hcb.CallbackException):
+        hcb.barrier_wait()

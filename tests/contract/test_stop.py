@@ -35,6 +35,35 @@ def test_stop_drains_and_the_next_use_starts_again(layout: helpers.Layout) -> No
     hcb.stop_outfeed_receiver()
 
 
+@pytest.mark.contract("H13", "H17")
+def test_a_stop_waits_for_a_program_that_runs(devices: list[jax.Device]) -> None:
+    began, gate, seen, at_the_end = threading.Event(), threading.Event(), [], []
+
+    def held(value: Any) -> Any:
+        began.set()
+        gate.wait(DEADLINE)
+        return value
+
+    def tap(arg: Any, transforms: Any) -> None:
+        seen.append(arg)
+
+    program = jax.pmap(lambda x: hcb.id_tap(tap, hcb.call(held, x, result_shape=x)), devices=devices[:2])
+
+    def run() -> None:
+        program(X[:2])
+        hcb.stop_outfeed_receiver()
+        at_the_end.append(len(seen))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert began.wait(DEADLINE)
+    # One-sided: a stop that has not begun yet only hides a fault.
+    thread.join(0.2)
+    gate.set()
+    thread.join(DEADLINE)
+    assert at_the_end == [2], "taps that had run when the stop returned"
+
+
 @pytest.mark.contract("H17")
 def test_stop_keeps_failures_for_the_barrier() -> None:
     def bad(arg: Any, transforms: Any) -> None:

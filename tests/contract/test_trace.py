@@ -241,6 +241,11 @@ def test_bad_paths_are_refused_at_once(tmp_path: Path) -> None:
             began.append("twice")
         hcb.id_tap(tapped, 1.0)
     assert not began and len(Trace(tmp_path / "trace.json").runs) == 1
+    # What could not be written before may be now.
+    (tmp_path / "no").mkdir()
+    with hcb.trace(tmp_path / "no" / "folder.json"):
+        hcb.id_tap(tapped, 1.0)
+    assert len(Trace(tmp_path / "no" / "folder.json").runs) == 1
 
 
 def test_a_trace_inside_of_a_callback_is_refused(tmp_path: Path) -> None:

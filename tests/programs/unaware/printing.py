@@ -120,5 +120,6 @@ PROGRAMS = {
     "partial": lambda: jax.jit(lambda y: functools.partial(debug.print, "{} {x}", ordered=True)(y, x=2))(1),
     "numbers_arrive": look(1, 1.5, True, np.float32(1), jnp.asarray(1.0), [2, {"k": 3.5}], k=2j, n=np.arange(2)),
     "keys_arrive": look("s", KEY, None, k=[jax.random.split(KEY, 2), "t"]),
+    "keys_of_another_kind_arrive": look(jax.random.key(3, impl="rbg")),
     "static_leaves_arrive": look("s", None, len, [FLOAT, "t"], k=None, f=np.array(["a"])),
 }

@@ -126,6 +126,16 @@ def equal_operands(case: Case) -> None:
         case.saw(host, [case.operand] * EQUAL)
 
 
+@case("jit", "pure_callback io_callback debug_callback buffer_callback", needs="lax.composite")
+def in_a_composite(case: Case) -> None:
+    """A compiler that has no operation of a composite's name compiles its function, and with it the callback."""
+    host = case.host(add_one)
+    held = jax.lax.composite(lambda x: case.apply(host, x) * 2, "conformance.held")
+    for results in case.runs(lambda x: held(x) + 1, case.operand):
+        case.gave(results, case.expected * 2 + 1)
+        case.saw(host, [case.operand])
+
+
 @case("jit shard_map", "io_callback debug_callback")
 def reduces_its_result(case: Case) -> None:
     """A callback gets the number that a library's reduction makes of a large result, and the result is right."""

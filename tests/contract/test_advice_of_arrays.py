@@ -50,6 +50,11 @@ def test_attributes_of_jax_arrays_have_advice(kind: str, attribute: str) -> None
     assert ("hostcb_jax_arrays" in text) == (kind not in ("id_tap", "call"))
 
 
+@pytest.mark.parametrize("number", [lambda x: x[0], lambda x: x.sum()], ids=["an element", "a sum"])
+def test_numbers_of_arrays_have_it_too(number: Callable[[Any], Any]) -> None:
+    assert ".at is of jax.Array: " in text_of("io_callback", lambda x: number(x).at)
+
+
 @pytest.mark.parametrize(
     "function",
     [lambda x: x.nowhere, lambda x: "text".at, lambda x: [x].sharding, lambda x: getattr(object(), "at")],

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
+from ...spec.external_callbacks import callback_named
 from ..harness.case import BEGINS_WITHIN, Case, case
 from ..harness.hosts import PLANTED, error_of, fail
 from ..harness.programs import repeated
@@ -24,9 +25,13 @@ FAILING = 2
 
 @case("jit", "call pure_callback io_callback io_callback_ordered buffer_callback dlpack_callback")
 def nothing_after_a_failure(case: Case) -> None:
-    """Callbacks that take the result of a failed one, in a loop and one by one, do not run with what it left."""
+    """Callbacks that take the result of a failed one, in a loop and one by one, do not run with what it left.
+
+    Nor do taps of it, and those before it have run.
+    """
     seen: list[float] = []
     fails = False
+    taps, tap = case.host(), callback_named("id_tap")
 
     def host(operand: Any) -> Any:
         seen.append(float(np.asarray(operand)))
@@ -34,16 +39,24 @@ def nothing_after_a_failure(case: Case) -> None:
             raise ValueError(PLANTED)
         return np.asarray(operand) + np.float32(1)
 
-    for program in map(jax.jit, repeated(lambda x: case.apply(host, x), STEPS)):
+    def step(x: Any) -> Any:
+        result = case.apply(host, x)
+        return case.apply(taps, result, by=tap) if case.callback.function == "call" else result
+
+    for program in map(jax.jit, repeated(step, STEPS)):
         # The second dispatch of a program may go another way than the first.
         for _ in range(2):
             case.gives(END, program, START)
+        case.barrier()
+        case.forget()
         seen.clear()
         fails = True
         case.raises(lambda: program(START), PLANTED)  # noqa: B023
         fails = False
         case.drain()
-        case.same("wrong operand", Stage.CALLBACK, seen, [float(START) + number for number in range(FAILING + 1)])
+        numbers = [START + np.float32(number) for number in range(FAILING + 1)]
+        case.same("wrong operand", Stage.CALLBACK, seen, [*map(float, numbers)])
+        case.saw(taps, numbers[1:] if case.callback.function == "call" else [])
         case.gives(END, program, START)
 
 

@@ -18,6 +18,8 @@ WITHOUT_VALUE = np.zeros(2, jax.dtypes.float0)
 BATCHED = "id_tap call call_sequential pure_callback_sequential io_callback debug_callback"
 KEY_WORDS = 2
 """The number of words in a key of JAX's default generator."""
+SEED = 2**32 - 8
+"""A word that no narrower type has, and no float32 beside its neighbours."""
 TRIPS = 3
 
 
@@ -66,7 +68,7 @@ def typed_keys(case: Case) -> None:
         return jax.lax.scan(step, key, None, length=TRIPS)[1]
 
     # Of words, since JAX compiles several programs to make keys.
-    several: list[tuple[int, ...]] = [(number, 7 + number) for number in range(TRIPS)]
+    several: list[tuple[int, ...]] = [(number, SEED + number) for number in range(TRIPS)]
     first = several[0]
     key, keys = (jax.random.wrap_key_data(jnp.array(words, jnp.uint32)) for words in (first, several))
     programs: dict[str, tuple[Callable[[Any], Any], Any, list[tuple[int, ...]]]] = {
@@ -74,7 +76,7 @@ def typed_keys(case: Case) -> None:
         "several in an array": (apply, keys, several),
         "in a tree": (lambda key: apply({"number": np.float32(2), "key": (key, key)}), key, [first, first]),
         "in the carry of a scan": (looped, key, several),
-        "made by the program": (lambda seed: apply(jax.random.key(seed)), np.uint32(7), [first]),
+        "made by the program": (lambda seed: apply(jax.random.key(seed)), np.uint32(SEED), [first]),
     }
     if case.callback.batching is not Batching.REFUSED:
         programs["in a batch"] = (jax.vmap(apply), keys, several)

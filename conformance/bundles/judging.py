@@ -100,7 +100,7 @@ def _judged(bundle: Bundle, name: str) -> JudgedRun:
         if entry and status is ExpectationStatus.KNOWN_FAILURE:
             known[cell.id] = f"{' '.join(entry.reason.split())} {entry.link}"
     statuses = [(cell.verdict, cell.status) for cell in record.cells]
-    code = exit_code(statuses, problem=bool(record.problems), empty_shard=record.of_shard and not record.cells)
+    code = exit_code(statuses, problem=bool(record.all_problems), empty_shard=record.of_shard and not record.cells)
     # A worse code may have a reason that this version does not know; a better one has none.
     if _BADNESS[results["exit_code"]] < _BADNESS[code]:
         raise BadBundleError(f"{name}: the exit code is stored as {results['exit_code']}, and it is {code}")

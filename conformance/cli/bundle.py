@@ -43,7 +43,8 @@ def main(options: argparse.Namespace) -> int:
     of = ", ".join(run.record.name for run in runs)
     print(f"{output}: results of {of} in {len(bundle.members)} members, {len(data)} bytes")
     for failed in (run.record for run in runs if not run.record.good):
-        print(f"NOTE: the run of {failed.name} ended with FAIL: {failed.facts['passed']}, {failed.facts['unexpected']}")
+        why = ", ".join(filter(None, (failed.facts[name] for name in ("passed", "unexpected", "problems"))))
+        print(f"NOTE: the run of {failed.name} ended with FAIL: {why}")
     print(f"digest {bundle.digest}")
     print(f"Publish the digest elsewhere: `{COMMAND} verify {output} --digest {bundle.digest}`")
     return 0

@@ -143,7 +143,7 @@ def _about(run: JudgedRun, replanned: bool) -> list[str]:
     if run.plan is not None:
         whose = "as this suite plans it" if replanned else "not compared: --replan does that, with JAX"
         lines.append(f"  plan {made['plan']['digest']}, {made['plan']['count']} cells, {whose}")
-    return [*lines, *(f"  PROBLEM: {problem}" for problem in run.record.problems)]
+    return [*lines, *(f"  PROBLEM: {problem}" for problem in run.record.all_problems)]
 
 
 def _suite(run: JudgedRun) -> str:

@@ -72,7 +72,7 @@ def _page_data(runs: Sequence[RunRecord]) -> dict[str, Any]:
                 "name": run.name,
                 "good": run.good,
                 "facts": [[name, value] for name, value in (run.facts | run.origin).items() if value],
-                "problems": [*run.problems, *(f"CLAIM FAILED: {claim.sentence}" for claim in run.wrong_claims)],
+                "problems": run.all_problems,
                 "capabilities": _capabilities_data(run),
                 "claims": [claim.sentence for claim in run.claims],
                 "causes": [

@@ -16,6 +16,7 @@ from ..spec.depths import Depth
 from ..spec.errors import CommandError
 from ..spec.suite import Suite
 from .capabilities import Claim, Observed, Result, observed
+from .table import several
 
 SCHEMA_VERSION = 1
 """The version is raised when a field is removed or changes its meaning; a new field does not raise it."""
@@ -157,8 +158,9 @@ class RunRecord:
         return observed(Result(cell.id, cell.verdict, cell.refused or cell.shown == "refused") for cell in self.cells)
 
     @property
-    def wrong_claims(self) -> tuple[Claim, ...]:
-        return tuple(claim for claim in self.claims if claim.failed)
+    def all_problems(self) -> tuple[str, ...]:
+        """With the claims that failed."""
+        return *self.problems, *(f"CLAIM FAILED: {claim.sentence}" for claim in self.claims if claim.failed)
 
     @property
     def unexpected(self) -> tuple[CellRecord, ...]:
@@ -167,7 +169,7 @@ class RunRecord:
     @property
     def good(self) -> bool:
         """Whether the run passes: each cell is as expected, and there is one, unless other shards have them all."""
-        return not (self.unexpected or self.problems or self.wrong_claims) and bool(self.cells or self.of_shard)
+        return not (self.unexpected or self.all_problems) and bool(self.cells or self.of_shard)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -183,9 +185,9 @@ class RunRecord:
             "software": ", ".join(filter(None, (self._software, self.made.get("software")))),
             "selected": self.made.get("selected", ""),
             "passed": f"{passed:,} of {len(self.cells):,} cells passed",
-            "known": f"{known} known failure{'s' * (known != 1)}",
-            "unexpected": unexpected_in_words([cell.verdict for cell in self.unexpected]),
-            "problems": f"{found} of the run" if (found := len(self.problems) + len(self.wrong_claims)) else "",
+            "known": several(known, "known failure"),
+            "unexpected": _in_words(self.unexpected),
+            "problems": f"{several(found, 'problem')} of the run" if (found := len(self.all_problems)) else "",
             "time": f"{minutes} min {seconds} s" if minutes else f"{self.seconds:.0f} s",
         }
 
@@ -205,13 +207,12 @@ class RunRecord:
         return ", ".join(f"{words} {' and '.join(versions)}" for words, versions in found.items() if versions)
 
 
-def unexpected_in_words(labels: Sequence[str]) -> str:
-    """The number of unexpected results with these verdicts, and that of cells without a result."""
-    never_run = labels.count(Verdict.MISSING.value)
-    found = len(labels) - never_run
-    return f"{found} unexpected result{'s' * (found != 1)}" + (
-        f"; {never_run} cell{'s' * (never_run != 1)} did not run" if never_run else ""
-    )
+def _in_words(unexpected: Sequence[CellRecord]) -> str:
+    never_run = sum(cell.verdict == Verdict.MISSING.value for cell in unexpected)
+    on_cpu = sum(cell.on_cpu is not None for cell in unexpected)
+    words = several(len(unexpected) - never_run, "unexpected result")
+    words += f", {on_cpu} known on the CPU" if on_cpu else ""
+    return words + (f"; {several(never_run, 'cell')} did not run" if never_run else "")
 
 
 def known_failures(cells: Sequence[CellRecord]) -> dict[Known, list[CellRecord]]:

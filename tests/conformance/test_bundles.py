@@ -218,6 +218,19 @@ def test_refusals_alone_earn_no_profile(tmp_path: Path, capsys: Capture) -> None
         assert ("not earned: all programs with buffer_callback were refused" in capsys.readouterr().out) is not earned
 
 
+def test_a_claim_that_failed_is_judged_again(tmp_path: Path, capsys: Capture) -> None:
+    claims = [{"name": "ordered", "cells": 2, "failed": [fakes.ORDERED]}]
+    folder = fakes.write(tmp_path / "r", claims=claims, exit_code=1)
+    assert commands.main(["bundle", str(folder)]) == 0
+    assert (
+        "ended with FAIL: 7 of 7 cells passed, 0 unexpected results, 1 problem of the run\n" in capsys.readouterr().out
+    )
+    commands.main(["verify", str(folder / "bundle.zip")])
+    said = capsys.readouterr().out
+    assert "exit code 1, as stored\n" in said
+    assert f"  PROBLEM: CLAIM FAILED: claimed capability `ordered` failed in 1 of 2 cells: {fakes.ORDERED}\n" in said
+
+
 def test_the_plan_is_made_again(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     file = tmp_path / "bundle.zip"
     file.write_bytes(bundle_of(fakes.write(tmp_path / "results")).packed())

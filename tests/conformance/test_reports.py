@@ -8,7 +8,7 @@ from typing import Any
 
 import bundle_fakes
 import pytest
-from results_fakes import CASE, KNOWN, LOST, PASSED, Page, cell, event, results, write
+from results_fakes import CASE, KNOWN, LOST, PASSED, WHY, Page, cell, event, results, write
 from suite_runs import Capture
 
 from conformance.cli.commands import main
@@ -76,6 +76,8 @@ def test_the_page_holds_every_cell_and_cells_of_one_cause_are_one_entry(tmp_path
     of_hostcb = [LOST | {"id": f"hostcb/{name}/scan/cpu-1dev"} for name in ("dlpack_callback", "io_callback")]
     notes = Page(html([record_of(results(*of_hostcb, cell("jax/io_callback/jit/cpu-1dev")))])).data["runs"][0]["causes"]
     assert notes[0]["notes"] == ["hostcb: 2 cells. The same with jax: 1 not in JAX, 1 not run."]
+    on_cpu = record_of(results(LOST | {"on_cpu": WHY}, LOST | {"id": PASSED["id"]}))
+    assert "  unexpected  2 unexpected results, 1 known on the CPU\n" in summary(on_cpu)
     some = [one | {"attempts": 1 + (place < 3)} for place, one in enumerate(lost)]
     assert "    not run again: 30 of 33 cells\n" in summary(record_of(results(*some)))
 

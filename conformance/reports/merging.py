@@ -164,6 +164,7 @@ def _check_same(one: Part, other: Part) -> None:
         for name in dict.fromkeys((*one.data[key], *other.data[key])):
             if name != "deadline":
                 refuse(f"{words} {name} are", one.data[key].get(name), other.data[key].get(name))
+    refuse("the plugins are", *(part.data["run"].get("plugins", {}) for part in (one, other)))
     if one.data["ineligible"] != other.data["ineligible"]:
         raise MergeError(f"{one.file} and {other.file} are no shards of one run: they left out different cells")
     for topology in one.data["run_info"].keys() & other.data["run_info"].keys():

@@ -43,23 +43,24 @@ _FAMILIES = ("jax-", "libtpu", "nvidia-", "rocm-", "amd-")
 _PLUGINS = "jax_plugins"
 
 
-def packages(plugins: Collection[str] = ()) -> dict[str, str]:
-    """The installed packages that may matter to a callback, with their versions; these plugins are among them."""
+def packages() -> dict[str, str]:
+    """The installed packages that may matter to a callback, with their versions."""
     found: dict[str, str] = {}
     for package in importlib.metadata.distributions():
         name = _name(package.metadata["Name"] or "")
-        if name in (*_PACKAGES, *plugins) or name.startswith(_FAMILIES):
+        if name in _PACKAGES or name.startswith(_FAMILIES):
             # Of two on the path, the first one is imported.
             found.setdefault(name, package.version)
     return dict(sorted(found.items()))
 
 
-def plugins() -> list[str]:
-    """The packages that bring a plugin of JAX, or the description of a platform."""
+def plugins() -> dict[str, str]:
+    """The packages that bring a plugin of JAX, or the description of a platform, with their versions."""
     points = (*entry_points(_PLUGINS), *entry_points(PLATFORMS))
     # The files of all packages are read for those that have no entry point.
     modules = importlib.metadata.packages_distributions().get(_PLUGINS, ()) if plugin_modules() else ()
-    return sorted({_name(name) for name in (*(point.dist.name for point in points if point.dist), *modules)})
+    names = {point.dist.name for point in points if point.dist} | {*modules}
+    return {_name(name): importlib.metadata.version(name) for name in sorted(names)}
 
 
 def _name(package: str) -> str:
@@ -174,7 +175,6 @@ class Provenance:
         """What the results say; `ran` are the ids of their cells."""
         names = ", ".join(file.name for file in self.expectations)
         known = {"name": names, "text": self._known_failures} if self.expectations else None
-        of_plugins = plugins()
         return {
             "suite": this_suite().as_json(),
             "begin": self.begin,
@@ -185,8 +185,8 @@ class Provenance:
             "expectations": known,
             "python": platform.python_version(),
             "platform": platform_named(self.options["platform"]).as_json(),
-            "plugins": of_plugins,
-            "packages": packages(of_plugins),
+            "plugins": plugins() if self.options["platform"] != "cpu" else {},
+            "packages": packages(),
             "plugin_modules": plugin_modules(),
             "host": host(),
         }

@@ -61,8 +61,8 @@ def write(
         "options": {"platform": "cpu", "seed": 0, "devices": [1, 8], "implementations": ["hostcb", "jax"]},
         "plan": plan,
         "expectations": None if known is None else {"name": "cpu.toml", "text": known},
-        **{"python": "3.12.1", "plugin_modules": [], "plugins": ["acme-jax-plugin"]},
-        "packages": {"acme-jax-plugin": "2.3.1", "hostcb": "0.1.0", "jax": "0.12.0.1", "jaxlib": "0.12.0.1"},
+        **{"python": "3.12.1", "plugin_modules": [], "plugins": {"acme-jax-plugin": "2.3.1"}},
+        "packages": {"hostcb": "0.1.0", "jax": "0.12.0.1", "jaxlib": "0.12.0.1"},
         "host": {"system": "Linux", "cpu": "a CPU", "cores": 2, "memory_bytes": 1},
     }
     info = {"jax": "0.12.0.1", "device_kind": "cpu", "device_count": 1, "process_count": 1}

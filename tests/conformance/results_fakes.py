@@ -70,7 +70,7 @@ def hostile(word: str) -> dict[str, Any]:
     of_run = {"run_info": {word: {word: word}}, "problems": [word], "ineligible": [{"id": name, "reason": word}]}
     claims = [{"name": word, "cells": 1, "failed": [name]}]
     suite = dict.fromkeys(("version", "commit", "changed"), word)
-    made = {"suite": suite, "begin": word, "command": word, "packages": {word: word}, "plugins": [word]}
+    made = {"suite": suite, "begin": word, "command": word, "packages": {word: word}, "plugins": {word: word}}
     made["plan"] = {"count": 7}
     return results(*cells, **of_run, stale_expectations=[word], claims=claims, run=made)
 

@@ -123,6 +123,9 @@ def test_parts_of_different_wholes_are_refused(shard: Any, tmp_path: Path, capsy
         "the versions of jax are": {"versions": {"jax": "0.4.31"}},
         "the option repeat are": {"options": {"repeat": 7}},
         "with cpu-1dev, jax is 0.12.0 and 0.10.2": {"run_info": {"cpu-1dev": INFO | {"jax": "0.10.2"}}},
+        "the plugins are {} and {'acme-jax-plugin': '2.3.1'}": {
+            "run": before["run"] | {"plugins": {"acme-jax-plugin": "2.3.1"}}
+        },
         "is in": {"cells": data_in(first)["cells"]},
     }
     for words, changed in fields.items():

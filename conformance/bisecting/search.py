@@ -221,12 +221,14 @@ def so_far(count: int, named: Sequence[int], runs: int, samples: Samples) -> dic
 
 
 def left_after(index: int, count: int, samples: Samples, subjects: Iterable[str]) -> int:
-    """About how many releases will run after this one: of those between two that differ, each leaves half."""
+    """About how many releases will run after this one: both ends, then half of those between two that differ."""
     found = [0]
     for ran in map(samples.__getitem__, subjects):
-        _, differ = _seen(ran)
+        ended, differ = _seen(ran)
+        ends = max(0, 2 - len(ended))
         untried = [[one for one in range(low + 1, high) if not ran.get(one)] for low, high in differ or [(-1, count)]]
-        found.append(sum(len(some).bit_length() for some in untried) - any(index in some for some in untried))
+        if any(index in some for some in untried):
+            found.append(sum(max(0, len(some) - ends).bit_length() for some in untried) + ends - 1)
     return max(found)
 
 

@@ -111,10 +111,10 @@ def _next_steps(options: argparse.Namespace, subject: str, before: str, after: s
     if options.repo:
         return [f"what changed: git -C {shlex.quote(str(options.repo))} log -p --first-parent {before}..{after}"]
     what = f"--script {shlex.quote(subject)}" if options.script else subject
-    between = f"--good jax-v{before} --bad jax-v{after}"
+    commits = f"{COMMAND} bisect {what} --repo CLONE --good jax-v{before} --bad jax-v{after}"
     steps = [
         f"what changed in JAX: https://github.com/jax-ml/jax/compare/jax-v{before}...jax-v{after}",
-        f"the commit, in a clone of JAX (docs/bisection.md): {COMMAND} bisect {what} --repo CLONE {between}",
+        f"if JAX's Python changed it, the commit in a clone of JAX (docs/bisection.md): {commits}",
     ]
     # A case has no program without the suite.
     alone = "" if "/case." in subject else " --standalone"

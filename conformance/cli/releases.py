@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,7 +104,8 @@ def main(options: argparse.Namespace) -> int:
         print(f"\n{known_failures(outcomes, known)}")
     if (change := table.first_change) and not any(".." in word or ":" in word for word in options.versions):
         cell, before, after = change
-        print(f"\nthe releases between: {COMMAND} bisect {cell} --good {before} --bad {after}")
+        own = "" if options.python == sys.executable else f" --python {shlex.quote(options.python)}"
+        print(f"\nthe releases between: {COMMAND} bisect {cell} --good {before} --bad {after}{own}")
     for problem in problems:
         tell(f"ERROR: {problem}")
     return WORSE if problems else 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.options import add_platform
 from ..spec.depths import Depth
+from ..spec.errors import CommandError
 from ..spec.package import COMMAND, PACKAGE
 from ..spec.platforms import FILES, platform_named
 from ..worker.processes import worker_environment
@@ -176,10 +177,15 @@ def add_parser(commands: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     from ..engine.preparation import cell_named
-    from ..standalone.programs import standalone_program
+    from ..standalone.programs import NotStandaloneError, standalone_program
 
     cell = cell_named(options)
-    text = standalone_program(cell) if options.standalone else program(cell)
+    try:
+        text = standalone_program(cell) if options.standalone else program(cell)
+    except NotStandaloneError as error:
+        raise CommandError(
+            f"{cell.id} has no program without the suite: {error}; leave out --standalone for one that imports it"
+        ) from error
     if options.program:
         options.program.write_text(text)
         print(command_line(cell))

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from ..model.programs import INPUTS, Prediction, strides
 from ..model.transforms.base import Place
 from ..model.worlds import RefusalError
-from ..planning.cells import Cell, ProgramCell, TableCell
+from ..planning.cells import CaseCell, Cell, ProgramCell, TableCell
 from ..spec.callbacks import SITES, Refusal
 from ..spec.configurations import JIT_DISABLED, PLACEMENTS, X64
-from ..spec.errors import CommandError
-from ..spec.package import COMMAND
 from . import NOT_CHECKED
 from .callbacks import CallbackSource
 from .judging import Expected, refusal_source
@@ -35,39 +33,24 @@ MODULES = ("functools", "sys", "zlib")
 """Modules of Python. A program imports those that it uses."""
 
 
-class NotStandaloneError(CommandError, ValueError):
-    """A cell without a program that stands alone."""
+class NotStandaloneError(ValueError):
+    """A cell without a program that stands alone, and why."""
 
 
 def standalone_program(cell: Cell) -> str:
     """The program of a cell, without an import of this package; raises `NotStandaloneError`."""
-    if not isinstance(cell, ProgramCell):
-        raise NotStandaloneError(_why_not(cell))
-    if cell.topology.processes > 1:
-        raise NotStandaloneError(
-            f"{cell.id} runs in {cell.topology.processes} processes, and a program without this project is one process:"
-            f" use `{COMMAND} repro {cell.id}` without --standalone, which starts them"
-        )
-    if cell.implementation not in ("hostcb", "jax"):
-        raise NotStandaloneError(
-            f"only programs of hostcb and of JAX's own callbacks can be written out, and {cell.id} is of"
-            f" {cell.implementation}: use `{COMMAND} repro {cell.id}` without --standalone"
-        )
-    if cell.callback.function == "id_print":
-        raise NotStandaloneError(
-            f"{cell.id} prints in a form of hostcb's own: use `{COMMAND} repro {cell.id}` without --standalone"
-        )
-    return _Program(cell).text()
-
-
-def _why_not(cell: Cell) -> str:
+    if isinstance(cell, CaseCell):
+        raise NotStandaloneError("the function of a case is code of the suite")
     if isinstance(cell, TableCell):
         programs = ", ".join(program.id for program in cell.programs)
-        return f"{cell.id} is an entry of a table, which its programs show: use --standalone with one of {programs}"
-    return (
-        f"{cell.id} is a case: its function is code of the suite, and cannot be written out as a program of JAX alone:"
-        f" use `{COMMAND} repro {cell.id}` without --standalone"
-    )
+        raise NotStandaloneError(f"it is an entry of a table, whose programs have one: {programs}")
+    if cell.topology.processes > 1:
+        raise NotStandaloneError(f"it runs in {cell.topology.processes} processes, which the suite starts")
+    if cell.implementation not in ("hostcb", "jax"):
+        raise NotStandaloneError("only programs of hostcb and of JAX's own callbacks can be written out")
+    if cell.callback.function == "id_print":
+        raise NotStandaloneError("it prints in a form of hostcb's own")
+    return _Program(cell).text()
 
 
 def _sites(cell: ProgramCell) -> list[str]:

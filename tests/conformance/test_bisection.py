@@ -177,7 +177,7 @@ def test_an_interrupted_search_says_what_it_tried_and_found_and_goes_on(bisect: 
     lines = [line for line in errors.splitlines() if line.startswith("0.")]
     # Of five releases, half of those in doubt are left after each try; the script has one name, which needs no line.
     assert lines == [
-        "0.5.3: trying it, 1 run; about 2 are left after it",
+        "0.5.3: trying it, 1 run; about 3 are left after it",
         f"0.5.3: {old}",
         "0.7.0: trying it, 1 run; about 2 are left after it",
         f"0.7.0: {new}",

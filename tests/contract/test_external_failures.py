@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import sys
 import threading
 import traceback
 import weakref
@@ -19,6 +18,7 @@ from jax import lax
 from support import helpers
 from support.helpers import DEADLINE, Record, like
 from support.pairwise import in_turns
+from support.switch_intervals import switch_interval_of
 
 import hostcb as hcb
 
@@ -294,13 +294,9 @@ def test_no_other_thread_ever_receives_the_error(kind: str) -> None:
             problems.add(f"thread {number} received {error!r}")
 
     threads = [threading.Thread(target=guarded, args=(work, n)) for n, work in enumerate((fails, fails, plain, plain))]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
+    with switch_interval_of(1e-5):
         [thread.start() for thread in threads]
         [thread.join(DEADLINE) for thread in threads]
-    finally:
-        sys.setswitchinterval(interval)
     assert not any(thread.is_alive() for thread in threads), "a thread hangs"
     assert problems.args == [], f"{len(problems.all)} problems, the first: {problems.args[0]}"
     assert len(reported()) == 80

@@ -14,6 +14,7 @@ import jax
 import pytest
 from support.helpers import DEADLINE
 from support.subprocesses import run_program
+from support.switch_intervals import FLAG, switch_interval_of
 
 from hostcb._spec import flags
 from hostcb._threads import switching
@@ -22,22 +23,13 @@ from hostcb._threads.switching import SwitchInterval, waits_for_lock
 pytestmark = pytest.mark.contract("H25")
 
 USUAL = 0.005
-FLAG = "hostcb_switch_interval"
 
 
 @pytest.fixture
-def interval(monkeypatch: pytest.MonkeyPatch) -> Iterator[SwitchInterval]:
+def interval() -> Iterator[SwitchInterval]:
     """One of its own, in a process whose interval is Python's usual one."""
-    # Callbacks of earlier tests, which run on, leave the interval as it is.
-    jax.config.update(FLAG, 0)
-    end = time.monotonic() + DEADLINE
-    while switching.switch_interval._changing.locked():
-        assert time.monotonic() < end
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(USUAL)
-    yield SwitchInterval()
-    jax.config.update(FLAG, None)
-    sys.setswitchinterval(before)
+    with switch_interval_of(USUAL):
+        yield SwitchInterval()
 
 
 def now() -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from support import helpers
+from support.switch_intervals import switch_interval_of
 
 import hostcb as hcb
 from hostcb._native.library import library
@@ -356,18 +356,16 @@ def test_values_from_many_threads_keep_within_the_budget(monkeypatch: pytest.Mon
         for number in range(first, first + 500):
             queue.put(receiver, [number])
 
-    before = sys.getswitchinterval()
-    # As many interleavings as can be had.
-    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=put, args=(1000 * number,)) for number in range(8)]
     try:
-        threads = [threading.Thread(target=put, args=(1000 * number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(helpers.DEADLINE)
-        queue.join()
+        # As many interleavings as can be had.
+        with switch_interval_of(1e-6):
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(helpers.DEADLINE)
+            queue.join()
     finally:
-        sys.setswitchinterval(before)
         queue.stop()
     assert sorted(receiver.ran) == [1000 * thread + number for thread in range(8) for number in range(500)]
     for thread in range(8):

@@ -21,7 +21,7 @@ from .coverage import IMPORT, Coverage
 from .forks import in_forks, temporary_folder
 from .lines import hostcb_lines
 from .overlay import PACKAGE, environment_with, make_overlay
-from .processes import ForkedWorker
+from .processes import fork_worker
 from .running import Runner
 
 TOGETHER = 30
@@ -127,9 +127,10 @@ def _of_tests(file: str, folder: Path, log: Path) -> list[dict[str, Any]]:
     ended.touch()
     lines: dict[str, dict[str, Any]] = {}
     while True:
-        worker = ForkedWorker(functools.partial(tester.main, functools.partial(_plugins, file, ended)), log)
+        worker = fork_worker(functools.partial(tester.main, functools.partial(_plugins, file, ended)), log)
         outcome = worker.run(file, FILE_DEADLINE)
-        worker.kill()
+        if not worker.buried:
+            worker.kill()
         known = len(lines)
         lines |= {line["id"]: line for line in map(json.loads, ended.read_text().splitlines())}
         if outcome.verdict not in (Verdict.CRASH, Verdict.HANG) or len(lines) == known:

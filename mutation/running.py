@@ -9,15 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from conformance.engine.tasks import Kind, Task
+from conformance.engine.tasks import Kind
 from conformance.oracle.verdicts import Outcome, Verdict
-from conformance.worker.process_group import ProcessGroup
+from conformance.spec.topology import WrongPlatformError
+from conformance.worker.process_group import ProcessGroup, start_group
 from conformance.worker.processes import WorkerStartError
 
 from . import tester
 from .lines import hostcb_lines
 from .pool import Check, Test
-from .processes import ForkedWorker, work_on_cells
+from .processes import fork_worker, work_on_cells
 
 
 class Runner:
@@ -26,7 +27,7 @@ class Runner:
     def __init__(self, log: Path, prepare: Callable[[], None] = lambda: None) -> None:
         self._log = log
         self._prepare = prepare
-        self._worker: ForkedWorker | None = None
+        self._worker: ProcessGroup | None = None
         self._kind: Kind | tuple[str] | None = None
 
     def __enter__(self) -> Self:
@@ -38,42 +39,33 @@ class Runner:
         self.end()
 
     def run(self, check: Check, deadline: float) -> Outcome:
-        if isinstance(check, Task) and check.in_several_processes:
-            return self._run_in_gang(check, deadline)
-        if check.isolated:
+        alone = check.isolated or check.in_several_processes
+        if alone or self._worker is None or not self._worker.alive or self._kind != check.kind:
             self.end()
-        if self._worker is None or self._worker.status is not None or self._kind != check.kind:
-            self.end()
-            work = tester.main if isinstance(check, Test) else functools.partial(work_on_cells, check, self._prepare)
-            self._worker, self._kind = ForkedWorker(work, self._log), check.kind
+            try:
+                self._worker, self._kind = self._start(check), check.kind
+            except (WorkerStartError, WrongPlatformError) as error:
+                return Outcome(Verdict.CRASH, None, f"the import of hostcb, or its use, failed: {error}")
         worker = self._worker
-        if not worker.ready:
-            self.end()
-            return Outcome(Verdict.CRASH, None, "the worker did not start: the import of hostcb, or its use, failed")
         outcome = worker.run(check.id, deadline)
-        if check.isolated and outcome.verdict is Verdict.PASS:
+        if check.isolated and outcome.verdict is Verdict.PASS and not worker.buried:
             # Its end is part of the outcome.
             self._worker = None
             return worker.finish()
-        if outcome.verdict in (Verdict.CRASH, Verdict.HANG):
+        if alone:
             self.end()
         return outcome
 
     def end(self) -> None:
         """Kill the present worker: a program that hangs would not end."""
         worker, self._worker = self._worker, None
-        if worker:
+        if worker and not worker.buried:
             worker.kill()
 
-    def _run_in_gang(self, task: Task, deadline: float) -> Outcome:
-        self.end()
-        os.environ[hostcb_lines.CELL] = task.id
-        try:
-            group = ProcessGroup(task.topology, task.implementation, self._log, task.xla_flags)
-        except WorkerStartError as error:
-            return Outcome(Verdict.CRASH, None, str(error))
-        try:
-            return group.run(task.id, deadline)
-        finally:
-            if not group.buried:
-                group.kill()
+    def _start(self, check: Check) -> ProcessGroup:
+        if isinstance(check, Test):
+            return fork_worker(tester.main, self._log)
+        if not check.in_several_processes:
+            return fork_worker(functools.partial(work_on_cells, check, self._prepare), self._log)
+        os.environ[hostcb_lines.CELL] = check.id
+        return start_group(check.topology, check.implementation, self._log, check.xla_flags)

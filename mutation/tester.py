@@ -1,13 +1,15 @@
 """Runs tests one at a time in this process, as their ids come, and reports each before and after.
 
-It reads ids from its standard input and writes JSON lines to its original standard output, as a worker of the suite
+It reads commands from its standard input and writes reports to its original standard output, as a worker of the suite
 does for cells. What the test and pytest print goes to standard error.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -131,6 +133,7 @@ def run_test(test: str, plugins: Sequence[object] = ()) -> Outcome:
 def main(plugins: Callable[[], Sequence[object]] = tuple) -> None:
     """`plugins` is called before hostcb is imported."""
     end_with_parent()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.chdir(PROJECT)
     commands = os.fdopen(os.dup(0))
     reports = os.fdopen(os.dup(1), "w", buffering=1)
@@ -142,9 +145,9 @@ def main(plugins: Callable[[], Sequence[object]] = tuple) -> None:
         print(json.dumps(event), file=reports)
 
     added = plugins()
-    report(event="ready")
+    report(event="ready", run_info={})
     for line in commands:
-        test = line.strip()
+        test = json.loads(line)["cell"]
         outcome = run_test(test, added)
         sys.stdout.flush()
         report(event="end", cell=test, outcome=outcome.as_json())

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import signal
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 from ..oracle.verdicts import Outcome, Verdict
 from ..releases.environments import Environment
 from ..releases.trying import run_cells
+from ..warm import ending
 
 CANNOT_TEST = 125
 """The exit code by which a script says that it means nothing in this release, as for `git bisect run`."""
@@ -82,32 +80,23 @@ class Script:
                 yield name, self._once(environment)
 
     def _once(self, environment: Environment) -> Sample:
-        # Files, and not pipes: what the script has started may keep a pipe open for ever.
-        with tempfile.TemporaryFile("w+", errors="replace") as printed, tempfile.TemporaryFile("w+") as complained:
-            process = subprocess.Popen(
+        def start(output: IO[bytes], errors: IO[bytes]) -> ending.Process:
+            return subprocess.Popen(
                 [environment.executable, self.path.resolve()],
                 stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=complained,
+                stdout=output,
+                stderr=errors,
                 env=environment.of_script(self.path),
                 # Its own processes end with it, and Ctrl-C reaches this process alone.
                 start_new_session=True,
             )
-            try:
-                code = process.wait(self.deadline)
-                end = f"exit {code}" if code >= 0 else f"crash ({signal.strsignal(-code)})"
-            except subprocess.TimeoutExpired:
-                end = "hang"
-            finally:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            printed.seek(0)
-            complained.seek(0)
-            text, complaint = printed.read().strip(), complained.read().strip().rpartition("\n")[2]
+
+        ran = ending.run(start, self.deadline, by=signal.SIGKILL)
+        text, complaint = ran.output.strip(), ran.errors.strip().rpartition("\n")[2]
+        end = "hang" if ran.status is None else f"crash({ran.signal})" if ran.signal else ran.how
         if end == f"exit {CANNOT_TEST}":
             return Sample(complaint or text or f"the script ended with {CANNOT_TEST}", untestable=True)
-        if end != "hang":
+        if ran.status is not None:
             end += f", prints {' | '.join(text.splitlines()) or 'nothing'}"
         return Sample(end, end.startswith("exit 0,"), complaint)
 

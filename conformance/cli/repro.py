@@ -73,7 +73,7 @@ history = [event.as_json() for event in recorder.history().events]
 _IN_PROCESSES = Template("""\
 topology, _ = parse_topology($topology)
 log = Path.cwd() / "cell.log"
-processes = ProcessGroup(topology, $implementation, log, $flags, quick=())
+processes = start_group(topology, $implementation, log, $flags, quick=())
 outcome = processes.run($quoted_id, $deadline)
 if not processes.buried:
     processes.finish()
@@ -107,7 +107,7 @@ def program(cell: Cell) -> str:
         imports = [
             "from pathlib import Path\n",
             "spec.topology import parse_topology",
-            "worker.process_group import ProcessGroup",
+            "worker.process_group import start_group",
         ]
         topology, implementation = json.dumps(cell.topology.name), json.dumps(cell.implementation)
         run = _IN_PROCESSES.substitute(values, topology=topology, implementation=implementation)

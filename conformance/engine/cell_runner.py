@@ -12,7 +12,7 @@ from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.platforms import platform_named
 from ..spec.topology import WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION, names
-from ..worker.process_group import ProcessGroup
+from ..worker.process_group import ProcessGroup, start_group
 from ..worker.processes import OtherPython, WorkerStartError
 from ..worker.transport import Cluster
 from .journal import Journal
@@ -144,7 +144,7 @@ class CellRunner:
 
     def _note(self, worker: ProcessGroup, ending: Outcome) -> None:
         if ending.verdict is not Verdict.PASS:
-            words = f"{worker.topology.name}: {ending.label}: {ending.reason}"
+            words = f"{worker.name}: {ending.label}: {ending.reason}"
             self._stats.exit_problems.append(words)
             if self.journal:
                 self.journal.write(event="problem", words=words)
@@ -172,7 +172,7 @@ class CellRunner:
         for last_time in (False, True):
             self._stats.process_starts += 1
             try:
-                return ProcessGroup(
+                return start_group(
                     *(task.topology, task.implementation, self.log, task.xla_flags),
                     quick=self._quick,
                     python=self.python,

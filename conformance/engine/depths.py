@@ -10,7 +10,7 @@ from typing import Any
 from ..spec.depths import Depth
 from ..spec.platform_targets import TARGETS, why_not_lowered
 from ..spec.topology import Topology, WrongPlatformError
-from ..worker.process_group import ProcessGroup
+from ..worker.process_group import start_group
 from .options import AUTO
 
 
@@ -76,6 +76,6 @@ def _try_compiler(platform: str) -> str:
 
 def _probe(topology: Topology) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        worker = ProcessGroup(topology, None, Path(folder) / "probe.log")
+        worker = start_group(topology, None, Path(folder) / "probe.log")
         worker.finish()
         return worker.run_info

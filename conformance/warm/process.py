@@ -1,4 +1,4 @@
-"""Starts processes as forks of a server, with the interface of `subprocess.Popen` as far as the suite uses it.
+"""Starts processes as forks of a server, each with the interface of `ending.Process`, as `subprocess.Popen` has it.
 
 This module does not import JAX.
 """
@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import json
 import os
-import selectors
 import signal
 import socket
 import subprocess
@@ -17,9 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import IO, TypeAlias
 
 from ..spec.package import module
+from .ending import Process
 from .environment import fixed
 
 COLD = "HOSTCB_CONFORMANCE_COLD"
@@ -34,32 +35,31 @@ OF_THE_SUITE = ("worker.__main__", "cases.harness.child_programs", "implementati
 START_DEADLINE = 120.0
 LONGEST_ANSWER = 64
 
-Process: TypeAlias = "subprocess.Popen[bytes] | Fork"
+Streams: TypeAlias = tuple[int | IO[bytes], int | IO[bytes], int | IO[bytes]]
+"""Standard input, output and error: a file, or as `subprocess` has it `PIPE` or `DEVNULL`."""
 
 
 def start(
     program: str,
     arguments: Sequence[str],
     environment: Mapping[str, str],
-    stderr: int | IO[bytes] = subprocess.PIPE,
+    streams: Streams,
     *,
-    stdin: int = subprocess.PIPE,
     session: bool = False,
-    fresh: bool = False,
+    python: Path | None = None,
 ) -> Process:
     """Start a program of the suite, which is the name of a module with a `main`; `session` makes it a session's leader.
 
-    It is a fork where that makes no difference, and a fresh interpreter elsewhere, and with `fresh` everywhere.
+    It is a fork where that makes no difference, and a fresh interpreter elsewhere, and wherever `python` is one.
     """
     imported = (*PRELOADED, *map(module, OF_THE_SUITE))
-    if not fresh and (
-        forked := fork(program, arguments, environment, imported, stdin=stdin, stderr=stderr, session=session)
-    ):
+    if not python and (forked := fork(program, arguments, environment, imported, streams, session)):
         return forked
+    stdin, stdout, stderr = streams
     return subprocess.Popen(
-        [sys.executable, "-m", program, *arguments],
+        [python or sys.executable, "-m", program, *arguments],
         stdin=stdin,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=stderr,
         env={**environment},
         start_new_session=session,
@@ -71,15 +71,13 @@ def fork(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     imported: tuple[str, ...],
-    *,
-    stdin: int = subprocess.DEVNULL,
-    stderr: int | IO[bytes] = subprocess.PIPE,
+    streams: Streams,
     session: bool = False,
 ) -> Fork | None:
     """Run a program as a fork of a server that has imported these modules; None where no server can be."""
     if server := _server_for(environment, imported):
         try:
-            return server.fork(program, arguments, environment, stdin, stderr, session)
+            return server.fork(program, arguments, environment, streams, session)
         except _NoForkError:
             server.close()
     return None
@@ -92,7 +90,7 @@ class _NoForkError(Exception):
 class Fork:
     """A process that was forked from a server. It is the server's child, so the server reports its end."""
 
-    def __init__(self, control: socket.socket, streams: Mapping[str, int]) -> None:
+    def __init__(self, control: socket.socket, pipes: Mapping[int, int]) -> None:
         self._control = control
         self._ended = threading.Lock()
         control.settimeout(START_DEADLINE)
@@ -105,9 +103,8 @@ class Fork:
             raise _NoForkError
         self.pid = int(words)
         self.returncode: int | None = None
-        self.stdin = os.fdopen(streams["stdin"], "wb") if "stdin" in streams else None
-        self.stdout = os.fdopen(streams["stdout"], "rb")
-        self.stderr = os.fdopen(streams["stderr"], "rb") if "stderr" in streams else None
+        self.stdin = os.fdopen(pipes[0], "wb") if 0 in pipes else None
+        self.stdout = os.fdopen(pipes[1], "rb") if 1 in pipes else None
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -141,33 +138,6 @@ class Fork:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._descriptors[0], number)
 
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
-
-    def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
-        """What it writes until its end; it is given no input. After a timeout, a later call has all of it."""
-        if self.stdin:
-            with contextlib.suppress(BrokenPipeError):
-                self.stdin.close()
-        until = None if timeout is None else time.monotonic() + timeout
-        parts = self.__dict__.setdefault("_parts", {self.stdout: [], self.stderr: []})
-        with selectors.DefaultSelector() as selector:
-            for stream in parts:
-                if stream is not None and not stream.closed:
-                    selector.register(stream, selectors.EVENT_READ)
-            while selector.get_map():
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
-                    raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0.0)
-                for key, _ in selector.select(left):
-                    received = os.read(key.fd, 1 << 16)
-                    parts[key.fileobj].append(received)
-                    if not received:
-                        selector.unregister(key.fileobj)
-                        key.fileobj.close()  # type: ignore[union-attr]
-        self.wait(None if until is None else max(0.0, until - time.monotonic()))
-        return b"".join(parts[self.stdout]), b"".join(parts[self.stderr])
-
 
 class _Server:
     """The client's side of a server."""
@@ -196,18 +166,15 @@ class _Server:
         program: str,
         arguments: Sequence[str],
         environment: Mapping[str, str],
-        stdin: int,
-        stderr: int | IO[bytes],
+        streams: Streams,
         session: bool,
     ) -> Fork:
         request = {"program": program, "arguments": [*arguments], "environment": dict(environment)}
         words = json.dumps({**request, "folder": os.getcwd(), "session": session}).encode()
         with contextlib.ExitStack() as unless_started, contextlib.ExitStack() as theirs:
-            ours: dict[str, int] = {}
+            ours: dict[int, int] = {}
             unless_started.callback(lambda: _close_each(ours.values()))
-            descriptors = [_stream(theirs, ours, "stdin", stdin, reads=True)]
-            descriptors.append(_stream(theirs, ours, "stdout", subprocess.PIPE))
-            descriptors.append(_stream(theirs, ours, "stderr", stderr))
+            descriptors = [_stream(theirs, ours, number, wanted) for number, wanted in enumerate(streams)]
             control, told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             unless_started.callback(control.close)
             theirs.callback(told.close)
@@ -240,10 +207,8 @@ def _close_each(descriptors: Iterable[int]) -> None:
         os.close(descriptor)
 
 
-def _stream(
-    theirs: contextlib.ExitStack, ours: dict[str, int], name: str, wanted: int | IO[bytes], reads: bool = False
-) -> int:
-    """The descriptor for the fork; the other end of a pipe is added to `ours`."""
+def _stream(theirs: contextlib.ExitStack, ours: dict[int, int], number: int, wanted: int | IO[bytes]) -> int:
+    """The descriptor that is to have this number in the fork; the other end of a pipe is added to `ours`."""
     if not isinstance(wanted, int):
         return wanted.fileno()
     if wanted == subprocess.DEVNULL:
@@ -251,9 +216,8 @@ def _stream(
         theirs.callback(os.close, null)
         return null
     reading, writing = os.pipe()
-    own, given = (writing, reading) if reads else (reading, writing)
+    ours[number], given = (reading, writing) if number else (writing, reading)
     theirs.callback(os.close, given)
-    ours[name] = own
     return given
 
 

@@ -21,6 +21,7 @@ from ..oracle.stages import stacks_in, stage_of_stacks
 from ..oracle.verdicts import Outcome, Stage, Verdict
 from ..spec.topology import Topology, WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION
+from ..warm.ending import KILL_DEADLINE, how
 from .processes import (
     EXIT_DEADLINE,
     LATEST_SECONDS,
@@ -31,7 +32,7 @@ from .processes import (
     WorkerStartError,
     worker_environment,
 )
-from .transport import KILL_DEADLINE, Cluster, LocalTransport, Start, Transport, cause, last_words
+from .transport import Cluster, LocalTransport, Start, Transport, last_words
 
 GRACE = 2.0
 """After the end of one process, the others have so many seconds to end in their own words."""
@@ -44,37 +45,17 @@ LONGEST_WORDS = 4000
 
 
 class ProcessGroup:
-    """The processes of one topology, for one implementation, or for none to ask only what devices there are.
+    """Processes that run each cell together. `run` never raises because a cell crashes or hangs."""
 
-    `run` never raises because a cell crashes or hangs.
-    """
-
-    def __init__(
-        self,
-        topology: Topology,
-        implementation: str | None,
-        log: Path,
-        extra_xla_flags: Sequence[str] = (),
-        quick: Sequence[str] = QUICK_COMPILATION,
-        python: OtherPython | None = None,
-        cluster: Cluster | None = None,
-    ) -> None:
-        """Start the processes: by default with this process's own interpreter, and on this machine."""
-        self.topology = topology
-        self.log = log
+    def __init__(self, name: str, transports: Sequence[Transport], port: socket.socket | None = None) -> None:
+        """Wait for the processes, which have just been started; they meet at the port."""
+        self.name = name
         self.buried = False
         """Whether this object has seen the end of the processes and reported it in an outcome."""
-        self._port: socket.socket | None = None
-        inherited = python.environment(os.environ) if python else os.environ
-        own = worker_environment(topology, extra_xla_flags, inherited, quick, python.jaxlib if python else None)
-        arguments = [topology.name, *([implementation] if implementation else [])]
-        self._several = topology.in_several_processes
-        if self._several:
-            self._transports = self._together(arguments, own, cluster)
-        else:
-            self._transports = [LocalTransport(arguments, own, log, python.executable if python else None)]
+        self._transports = transports
+        self._port = port
         self._selector = selectors.DefaultSelector()
-        for rank, transport in enumerate(self._transports):
+        for rank, transport in enumerate(transports):
             self._selector.register(transport, selectors.EVENT_READ, rank)
         self._ended: dict[int, int | None] = {}
         """The exit status of each process that has ended."""
@@ -86,24 +67,9 @@ class ProcessGroup:
             self.kill()
             raise
 
-    def _together(
-        self, arguments: Sequence[str], own: Mapping[str, str], cluster: Cluster | None
-    ) -> Sequence[Transport]:
-        """Start several processes, here or on the hosts of a cluster's job."""
-        if cluster:
-            address = cluster.coordinator_address
-        else:
-            self._port, address = _held_port()
-        changed = {name: value for name, value in own.items() if os.environ.get(name) != value}
-        absent = tuple(os.environ.keys() - own.keys())
-        starts = [
-            Start([*arguments, "--process", str(rank), "--coordinator", address], changed, absent)
-            for rank in range(self.topology.processes)
-        ]
-        if cluster:
-            return cluster.start(starts)
-        logs = (self.log.with_name(f"{self.log.stem}.process-{rank}{self.log.suffix}") for rank in range(len(starts)))
-        return [*map(LocalTransport.of, starts, logs)]
+    @property
+    def _several(self) -> bool:
+        return len(self._transports) > 1
 
     def _greeted(self) -> dict[str, Any]:
         hellos = self._answers({"ready", "refused"}, self._deadline(START_DEADLINE))
@@ -112,7 +78,7 @@ class ProcessGroup:
                 raise WrongPlatformError(hello["reason"])
         if len(hellos) < len(self._transports):
             self._put_down()
-            raise WorkerStartError(f"a worker for {self.topology.name} did not start: {self._words_of_all()}")
+            raise WorkerStartError(f"a worker for {self.name} did not start: {self._words_of_all()}")
         info: dict[str, Any] = hellos[0]["run_info"]
         return {**info, "processes": len(self._transports)} if self._several else info
 
@@ -146,7 +112,9 @@ class ProcessGroup:
         """The outcome of a cell that cannot be judged, or that the processes have judged; None for a program."""
         missing = [rank for rank in range(len(self._transports)) if rank not in answers and rank not in self._ends]
         if missing or self._ended or self._ends:
-            crashed = [rank for rank in missing if self._ended.get(rank) is not None]
+            # What a process has started may keep its pipe open after its end.
+            self._ended |= {rank: self._transports[rank].wait(0.0) for rank in missing}
+            crashed = [rank for rank in missing if self._ended[rank] is not None]
             hanging = [rank for rank in missing if rank not in crashed]
             self._put_down()
             if missing:
@@ -278,14 +246,14 @@ class ProcessGroup:
         # Whatever a process waits for, it writes its stacks at the signal, unless it is stopped.
         stopped = [rank for rank in hanging if crashed and not stacks_in(self._transports[rank].written())]
         who = " and ".join(map(self._who, stopped or hanging))
-        words = ", ".join(f"{self._who(rank)} ended with {cause(self._ended[rank])}" for rank in crashed)
+        words = ", ".join(f"{self._who(rank)} ended with {how(self._ended[rank])}" for rank in crashed)
         if stopped:
             words = f"{who} is stopped: it gave no answer and no stacks; {words}"
         reason = "; ".join([words or f"no answer of {who} for {seconds:.0f} s", *failed, self._words_of_all()])
         if not stopped:
             stage = stage or stage_of_stacks(self._transports[[*crashed, *hanging][0]].written())
         if crashed and not stopped:
-            return Outcome(Verdict.CRASH, stage, reason, seconds, signal=cause(self._ended[crashed[0]]))
+            return Outcome(Verdict.CRASH, stage, reason, seconds, signal=how(self._ended[crashed[0]]))
         return Outcome(Verdict.HANG, stage, reason, seconds)
 
     def _who(self, rank: int) -> str:
@@ -313,6 +281,38 @@ def _worst(outcomes: Mapping[int, Outcome]) -> Outcome:
     rank = (broken or [*bad])[0]
     words = "; ".join(f"process {other}: {outcome.reason}" for other, outcome in bad.items())
     return replace(bad[rank], reason=words)
+
+
+def start_group(
+    topology: Topology,
+    implementation: str | None,
+    log: Path,
+    extra_xla_flags: Sequence[str] = (),
+    quick: Sequence[str] = QUICK_COMPILATION,
+    python: OtherPython | None = None,
+    cluster: Cluster | None = None,
+) -> ProcessGroup:
+    """The processes of one topology, for one implementation, or for none to ask only what devices there are.
+
+    They have this process's own interpreter, and are on this machine, unless others are named.
+    """
+    inherited = python.environment(os.environ) if python else os.environ
+    own = worker_environment(topology, extra_xla_flags, inherited, quick, python.jaxlib if python else None)
+    changed = {name: value for name, value in own.items() if os.environ.get(name) != value}
+    absent = tuple(os.environ.keys() - own.keys())
+    arguments = [topology.name, *([implementation] if implementation else [])]
+    if not topology.in_several_processes:
+        start = Start(arguments, changed, absent)
+        return ProcessGroup(topology.name, [LocalTransport.of(start, log, python.executable if python else None)])
+    port, address = (None, cluster.coordinator_address) if cluster else _held_port()
+    starts = [
+        Start([*arguments, "--process", str(rank), "--coordinator", address], changed, absent)
+        for rank in range(topology.processes)
+    ]
+    if cluster:
+        return ProcessGroup(topology.name, cluster.start(starts))
+    logs = (log.with_name(f"{log.stem}.process-{rank}{log.suffix}") for rank in range(topology.processes))
+    return ProcessGroup(topology.name, [*map(LocalTransport.of, starts, logs)], port)
 
 
 def _held_port() -> tuple[socket.socket, str]:

@@ -8,20 +8,15 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
-from ..warm.process import Process
+from ..warm import ending
 from ..warm.process import start as start_process
 
 WORKER = f"{__package__}.__main__"
-
-KILL_DEADLINE = 10.0
-"""A killed process can outlast this only inside a driver call; then nobody waits for it."""
-
-LONGEST_LOG = 200_000
 
 _FATAL = re.compile(r"Fatal |F\d{4} |\d{4}-\d\d-\d\d [\d:.]+: F ")
 """Fatal messages come first. Python's start with "Fatal", the runtime's with F and the day, or with the time and F."""
@@ -84,26 +79,12 @@ class Cluster(Protocol):
 
 
 class LocalTransport:
-    def __init__(
-        self, arguments: Sequence[str], environment: Mapping[str, str], log: Path, python: Path | None = None
-    ) -> None:
-        """Start a worker, by default with this process's own interpreter."""
+    def __init__(self, start: Callable[[IO[bytes]], ending.Process], log: Path) -> None:
+        """Start a process, which receives its standard error, and has pipes for its commands and its reports."""
         self._log = log
-        self._process: Process
         with log.open("ab") as stderr:
             self._marked = stderr.tell()
-            # Ctrl-C must reach only the run, which ends its workers itself.
-            if python:
-                self._process = subprocess.Popen(
-                    [python, "-m", WORKER, *arguments],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=stderr,
-                    env=environment,
-                    start_new_session=True,
-                )
-            else:
-                self._process = start_process(WORKER, arguments, environment, stderr, session=True)
+            self._process = start(stderr)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._commands, self._reports = self._process.stdin, self._process.stdout
@@ -111,9 +92,17 @@ class LocalTransport:
         self._unread = b""
 
     @staticmethod
-    def of(start: Start, log: Path) -> LocalTransport:
-        environment = {name: value for name, value in os.environ.items() if name not in start.absent}
-        return LocalTransport(start.arguments, {**environment, **start.environment}, log)
+    def of(start: Start, log: Path, python: Path | None = None) -> LocalTransport:
+        """Start a worker, by default with this process's own interpreter."""
+        inherited = {name: value for name, value in os.environ.items() if name not in start.absent}
+        environment = {**inherited, **start.environment}
+
+        def begin(stderr: IO[bytes]) -> ending.Process:
+            streams = subprocess.PIPE, subprocess.PIPE, stderr
+            # Ctrl-C must reach only the run, which ends its workers itself.
+            return start_process(WORKER, start.arguments, environment, streams, session=True, python=python)
+
+        return LocalTransport(begin, log)
 
     @property
     def pid(self) -> int:
@@ -149,33 +138,19 @@ class LocalTransport:
             self._commands.close()
 
     def kill(self) -> None:
-        self._process.kill()
+        ending.kill(self._process)
 
     def wait(self, timeout: float) -> int | None:
-        try:
-            return self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
+        return ending.wait(self._process, timeout)
 
     def written(self) -> str:
         with self._log.open("rb") as log:
-            log.seek(self._marked)
-            written = log.read()
-        # Fatal messages come first, and stacks last.
-        half = LONGEST_LOG // 2
-        kept = written if len(written) <= LONGEST_LOG else written[:half] + written[-half:]
-        return kept.decode(errors="replace")
+            return ending.written(log, self._marked)
 
     def close(self) -> None:
         for pipe in (self._commands, self._reports):
             with contextlib.suppress(OSError):
                 pipe.close()
-
-
-def cause(status: int | None) -> str:
-    if status is None:
-        return "no end"
-    return signal.Signals(-status).name if status < 0 else f"exit {status}"
 
 
 def last_words(written: str) -> str:

@@ -48,14 +48,17 @@ def begin(cell: str) -> None:
 
 
 class Commands:
-    """The standard input of a worker: each line that it reads begins a cell."""
+    """The standard input of a worker: each command that it reads begins a cell."""
 
     def __init__(self, lines: Any) -> None:
         self._lines = lines
 
     def __iter__(self) -> Any:
+        # Processes that only record need no JSON.
+        import json
+
         for line in self._lines:
-            begin(line.strip())
+            begin(json.loads(line)["cell"])
             yield line
 
 

@@ -56,6 +56,14 @@ def _block() -> None:
     signal.pause()
 
 
+def _abort_with_child() -> None:
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    (FOLDER / "child").write_text(str(child))
+    os.abort()
+
+
 def _raise_in_first() -> None:
     if jax.process_index() == 0:
         raise ValueError("planted")
@@ -71,6 +79,7 @@ def _lose_every_third() -> bool:
 
 
 DIES_IN_CALL = in_call(os.abort)
+DIES_AND_LEAVES_A_CHILD = in_call(_abort_with_child)
 SLEEPS_IN_CALL = in_call(lambda: time.sleep(600))
 KILLS_PYTEST = in_call(lambda: _kill(_pytest_process()), once=True)
 # The Dask worker has started the process of the shard, which is pytest's.

@@ -127,16 +127,16 @@ def test_the_end_of_a_child_process_is_classed() -> None:
     case = Case(load("jax"), "jit", [], "ffi_target")
     for status, label in labels.items():
         with pytest.raises(ChildEndedError) as caught:
-            Ended(status, Stage.CALLBACK, (), DUMP).check()
+            Ended(status, "", DUMP, Stage.CALLBACK, ()).check()
         assert (caught.value.outcome.label, caught.value.outcome.stage) == (label, Stage.CALLBACK)
         assert "pxla.py" in caught.value.outcome.reason
         for stage in (Stage.DISPATCH, Stage.RESULT):
-            judge_end(case, "longest_result", Ended(status, stage, (), DUMP))
+            judge_end(case, "longest_result", Ended(status, "", DUMP, stage, ()))
         for kind, stage in (("right_result", Stage.RESULT), ("long_result", Stage.TRACE)):
             with pytest.raises(ChildEndedError):
-                judge_end(case, kind, Ended(status, stage, (), DUMP))
+                judge_end(case, kind, Ended(status, "", DUMP, stage, ()))
     assert [anomaly.kind for anomaly in case.anomalies] == ["memory corruption"] * 2 * len(labels)
-    Ended(7, Stage.CALLBACK, (), "").check(7)
+    Ended(7, "", "", Stage.CALLBACK, ()).check(7)
 
 
 IN_CHILD = """\

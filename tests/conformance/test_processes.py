@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from conformance.oracle.observations import Observation, Wanted, judge_together,
 from conformance.oracle.verdicts import Stage, Verdict
 from conformance.planning.cells import CaseCell, ProgramCell, UnknownCellError, parse_cell
 from conformance.planning.processes import USUAL, plan_over_processes
+from conformance.spec.topology import Topology
 from conformance.worker import process_group
 
 pytestmark = pytest.mark.contract("C35")
@@ -159,6 +161,16 @@ def test_the_end_of_one_process_ends_all_and_costs_one_cell(tmp_path: Path, monk
     for cell, (label, words) in zip(cells, ENDS.values(), strict=False):
         assert (found[cell]["verdict"], found[cell]["seconds"] < 60.0) == (label, True)
         assert all(each in found[cell]["witness"] for each in words), found[cell]["witness"]
+
+
+def test_what_a_process_has_started_ends_with_it(tmp_path: Path, monkeypatch: Patch) -> None:
+    """That keeps the pipe of the reports open, which does not hide the end of the process."""
+    monkeypatch.setenv("ENGINE_FAKES", str(tmp_path))
+    implementation = "engine_fakes:DIES_AND_LEAVES_A_CHILD"
+    group = process_group.start_group(Topology("cpu", 1), implementation, tmp_path / "worker.log")
+    assert group.run(f"{implementation}/call/eager/cpu-1dev", 5.0).label == "crash(SIGABRT)"
+    with contextlib.suppress(ProcessLookupError):
+        assert suite_runs.ended(os.pidfd_open(int((tmp_path / "child").read_text())))
 
 
 FAKE_SRUN = """\

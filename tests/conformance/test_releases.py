@@ -183,8 +183,8 @@ def test_what_a_release_lacks_is_unsupported_and_a_failure_leaves_nothing(tmp_pa
     """No worker is started for what it could not do in any case; the next run after a failure has a new one."""
     here = Environment.of(Path(environments.sys.executable), tmp_path / "packages")
     started: list[object] = []
-    worker = cell_runner.ProcessGroup
-    monkeypatch.setattr(cell_runner, "ProcessGroup", lambda *a, **k: started.append(a) or worker(*a, **k))
+    worker = cell_runner.start_group
+    monkeypatch.setattr(cell_runner, "start_group", lambda *a, **k: started.append(a) or worker(*a, **k))
 
     def run(environment: Environment, cells: Mapping[str, int]) -> list[tuple[str, str]]:
         ran = trying.run_cells(environment, cells, 20.0, tmp_path / "log")

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from suite_runs import ROOT, Patch
 
+from conformance.warm import ending
 from conformance.warm import process as warm
 from conformance.warm.process import Fork, start
 
 pytestmark = pytest.mark.contract("C66")
 
 PROGRAM = """\
-import atexit, json, os, signal, sys, threading
+import atexit, json, os, signal, stat, subprocess, sys, threading
 import jax
 from conformance.warm.process import start
 
@@ -34,16 +37,20 @@ def show():
         "leader": os.getsid(0) == os.getpid(), "SIGINT": str(signal.getsignal(signal.SIGINT)),
         "environment": dict(os.environ), "devices": len(jax.devices()), "main": threading.current_thread().name,
         "cache": jax.config.jax_compilation_cache_dir, "hostcb": "hostcb" in sys.modules,
-        "open": sorted(os.readlink(f"/proc/self/fd/{n}").partition(":")[0] for n in range(3)),
+        "open": [stat.S_IFMT(os.fstat(number).st_mode) for number in range(3)],
     }))
     print("to the error stream", file=sys.stderr)
+
+def nothing():
+    pass
 
 def wait():
     print("waits", flush=True)
     sys.stdin.read()
 
 def hold():
-    inner = start("planted_program", ["spin"], {**os.environ})
+    streams = subprocess.DEVNULL, subprocess.PIPE, subprocess.DEVNULL
+    inner = start("planted_program", ["spin"], {**os.environ}, streams)
     inner.stdout.readline()
     print(inner.pid, flush=True)
     sys.stdin.read()
@@ -73,32 +80,37 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environmen
     warm._close_all()
 
 
-def lines(written: bytes) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in written.decode().splitlines() if line.startswith("{")]
+def ran(environment: Environment, *arguments: str, kind: type = Fork, **options: Any) -> list[dict[str, Any]]:
+    """What the program writes in a process of this kind."""
+
+    def begin(output: IO[bytes], errors: IO[bytes]) -> ending.Process:
+        process = start("planted_program", arguments, environment, (subprocess.PIPE, output, errors), **options)
+        assert isinstance(process, kind)
+        assert process.stdin is not None
+        process.stdin.write(b"given")
+        process.stdin.close()
+        return process
+
+    ended = ending.run(begin, 60)
+    assert (ended.status, ended.errors) == (0, "to the error stream\n" if arguments[0] == "show" else "")
+    return [json.loads(line) for line in ended.output.splitlines() if line.startswith("{")]
 
 
-def forked(environment: Environment, does: str) -> tuple[Fork, bytes]:
+@contextlib.contextmanager
+def forked(environment: Environment, does: str) -> Iterator[tuple[Fork, bytes]]:
     """A fork, and the first line that it writes."""
-    process = start("planted_program", [does], environment)
-    assert isinstance(process, Fork) and process.stdout is not None
-    return process, process.stdout.readline()
+    process = start("planted_program", [does], environment, (subprocess.PIPE, subprocess.PIPE, subprocess.DEVNULL))
+    assert isinstance(process, Fork) and process.stdin is not None and process.stdout is not None
+    with process.stdin, process.stdout:
+        yield process, process.stdout.readline()
 
 
 def test_a_fork_is_what_a_fresh_interpreter_is(environment: Environment, tmp_path: Path) -> None:
     own = {**environment, "XLA_FLAGS": "--xla_force_host_platform_device_count=3", "HOSTCB_NATIVE": "1"}
     own |= {"JAX_COMPILATION_CACHE_DIR": str(tmp_path)}
-    shown = []
-    for fresh in (False, True):
-        process = start("planted_program", ["show", "a b"], own, session=True, fresh=fresh)
-        assert isinstance(process, subprocess.Popen if fresh else Fork)
-        assert process.stdin is not None
-        process.stdin.write(b"given")
-        process.stdin.flush()
-        written, errors = process.communicate(timeout=60)
-        assert (process.returncode, errors) == (0, b"to the error stream\n")
-        shown.append(lines(written))
-    assert shown[0] == shown[1]
-    first, _ = shown[0]
+    shown = ran(own, "show", "a b", session=True)
+    assert shown == ran(own, "show", "a b", session=True, python=Path(sys.executable), kind=subprocess.Popen)
+    first, _ = shown
     assert (first["input"], first["devices"], first["cache"], first["leader"]) == ("given", 3, str(tmp_path), True)
 
 
@@ -107,25 +119,61 @@ def test_how_forks_end(environment: Environment) -> None:
 
     Nobody else would end that: a cell's program that hangs would run until the end of all cells.
     """
-    process, _ = forked(environment, "wait")
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(timeout=0.01)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == -signal.SIGTERM
-    process.communicate()
-    process, number = forked(environment, "hold")
-    inner = os.pidfd_open(int(number))
-    process.kill()
-    assert process.wait(timeout=60) == -signal.SIGKILL
-    assert select.select([inner], [], [], 60)[0], "the program that the fork had started goes on"
-    os.close(inner)
-    process.communicate()
-    process, _ = forked(environment, "wait")
-    (server,) = (one for one in warm._own if process in one.forks)
-    server.close()
-    warm._own.remove(server)
-    assert process.wait(timeout=60) == -signal.SIGKILL
-    process.communicate()
+    with forked(environment, "wait") as (process, _):
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == -signal.SIGTERM
+    with forked(environment, "hold") as (process, number):
+        inner = os.pidfd_open(int(number))
+        ending.kill(process)
+        assert process.wait(timeout=60) == -signal.SIGKILL
+        assert select.select([inner], [], [], 60)[0], "the program that the fork had started goes on"
+        os.close(inner)
+    with forked(environment, "wait") as (process, _):
+        (server,) = (one for one in warm._own if process in one.forks)
+        server.close()
+        warm._own.remove(server)
+        assert process.wait(timeout=60) == -signal.SIGKILL
+
+
+STARTS_ANOTHER = """\
+import faulthandler, os, signal, sys
+faulthandler.enable()
+if os.fork() == 0:
+    signal.pause()
+os.write(int(sys.argv[1]), b"started")
+"""
+
+
+def test_a_program_ends_with_what_it_has_started() -> None:
+    """At its deadline with its stacks. What it has started keeps its output open, and nobody waits for that."""
+
+    def ended(does: str, deadline: float) -> ending.Ended:
+        reading, writing = os.pipe()
+
+        def begin(output: IO[bytes], errors: IO[bytes]) -> ending.Process:
+            command = [sys.executable, "-c", STARTS_ANOTHER + does, str(writing)]
+            process = subprocess.Popen(
+                command, stdout=output, stderr=errors, pass_fds=[writing], start_new_session=True
+            )
+            os.close(writing)
+            assert os.read(reading, 64) == b"started"
+            return process
+
+        found = ending.run(begin, deadline)
+        # The end of the pipe is the end of all that have it.
+        assert select.select([reading], [], [], 60)[0]
+        assert os.read(reading, 64) == b""
+        os.close(reading)
+        return found
+
+    hung = ended("signal.pause()", 0.0)
+    assert (hung.status, hung.how, hung.signal) == (None, "no end", None)
+    assert "Fatal Python error: Aborted" in hung.errors
+    assert ended("os.abort()", 60).signal == "SIGABRT"
+    long = ended(f"print('first' + {ending.LONGEST} * ' ' + 'last')", 60)
+    assert (long.how, long.output.split(), len(long.output)) == ("exit 0", ["first", "last"], ending.LONGEST)
 
 
 def test_where_a_fork_would_differ_there_is_another_server_or_a_fresh_interpreter(
@@ -141,11 +189,8 @@ def test_where_a_fork_would_differ_there_is_another_server_or_a_fresh_interprete
         ({"JAX_ENABLE_X64": "1"}, Fork),
     ):
         own = {**environment, **further}
-        process = start("planted_program", ["show" if kind is Fork else "nothing"], own, stdin=subprocess.DEVNULL)
-        assert isinstance(process, kind)
-        shown = lines(process.communicate(timeout=60)[0])
+        shown = ran(own, "show" if kind is Fork else "nothing", kind=kind)
         assert kind is not Fork or shown[0]["environment"]["JAX_ENABLE_X64"] == "1"
     monkeypatch.chdir(tmp_path)
-    process = start("planted_program", ["show"], environment, stdin=subprocess.DEVNULL)
-    assert lines(process.communicate(timeout=60)[0])[0]["folder"] == str(tmp_path)
+    assert ran(environment, "show")[0]["folder"] == str(tmp_path)
     assert len(warm._own) <= warm.MOST_SERVERS

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import hostcb
+from conformance.warm import ending
 from conformance.warm import process as warm
 from conformance.warm.environment import fixed
 from support import sessions
@@ -104,25 +104,16 @@ def run_program(
     usual["XLA_FLAGS"] = " ".join([*forced, *sessions.XLA_FLAGS])
     variables = {**usual, **(env or {})}
     target = [str(PROGRAMS / program)] if program.endswith(".py") else ["-c", prelude + program]
-    process: warm.Process | None = None
-    # A server for one program would take as long as a fresh interpreter.
-    if not fresh and ":" not in warnings and fixed(variables) == fixed(usual):
-        process = warm.fork("support.program_in_fork", [warnings, *target, *arguments], variables, IMPORTED)
-    if process is None:
+
+    def start(output: IO[bytes], errors: IO[bytes]) -> ending.Process:
+        streams = (subprocess.DEVNULL, output, errors)
+        # A server for one program would take as long as a fresh interpreter.
+        if not fresh and ":" not in warnings and fixed(variables) == fixed(usual):
+            words = [warnings, *target, *arguments]
+            if forked := warm.fork("support.program_in_fork", words, variables, IMPORTED, streams):
+                return forked
         command = [sys.executable, "-W", warnings, *target, *arguments]
-        process = subprocess.Popen(
-            command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-    try:
-        stdout, stderr = process.communicate(timeout=timeout)
-        returncode: int | None = process.returncode
-    except subprocess.TimeoutExpired:
-        returncode = None
-        # The fault handler writes the stacks of all threads when it is aborted: what hangs, and where.
-        process.send_signal(signal.SIGABRT)
-        try:
-            stdout, stderr = process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            stdout, stderr = process.communicate()
-    return Ended(returncode, stdout.decode(), stderr.decode())
+        return subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+
+    ran = ending.run(start, timeout)
+    return Ended(ran.status, ran.output, ran.errors)

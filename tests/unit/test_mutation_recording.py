@@ -23,13 +23,14 @@ def test_lines_are_recorded_by_cell_in_every_thread(tmp_path: Path) -> None:
     package.mkdir()
     (package / "__init__.py").write_text("def one():\n    return 1\n\ndef two():\n    return 2\n")
     program = """
-import io, sys, threading
+import io, json, sys, threading
 from mutation.lines import hostcb_lines
 hostcb_lines.start()
 import toy
-for line in hostcb_lines.Commands(io.StringIO("first\\nsecond\\n")):
+commands = [json.dumps({"do": "run", "cell": cell}) + "\\n" for cell in ("first", "second")]
+for line in hostcb_lines.Commands(io.StringIO("".join(commands))):
     toy.one()
-    if line == "second\\n":
+    if line == commands[1]:
         threading.Thread(target=toy.two).start()
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(PROJECT)))}

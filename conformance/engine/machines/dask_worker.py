@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any
 
 from ...spec.package import PACKAGE
 from ...spec.suite import versions
+from ...warm.ending import end
 
 STOP_SECONDS = 10.0
 """A shard that is asked to end may write its results for so long."""
@@ -125,20 +127,11 @@ def _lines(command: Command, options: Mapping[str, Any]) -> Iterator[str]:
         process.wait()
     finally:
         del _processes[command.name]
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        end(process, signal.SIGTERM, STOP_SECONDS)
 
 
 async def stop(command: str) -> None:
     """End what a command has in this Dask worker."""
     _stopped.add(command)
     if process := _processes.get(command):
-        await asyncio.to_thread(_end, process)
+        await asyncio.to_thread(end, process, signal.SIGTERM, STOP_SECONDS)

@@ -1,0 +1,116 @@
+"""The end of a process that this one has started: by itself or at a deadline, with what it has started, and in words.
+
+This module does not import JAX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, Protocol
+
+ABORT_SECONDS = 5.0
+"""A process that is aborted may write the stacks of its threads for so long."""
+
+KILL_DEADLINE = 10.0
+"""A killed process can outlast this only inside a driver call; then nobody waits for it."""
+
+LONGEST = 1_000_000
+"""So many bytes of what a process has written are read."""
+
+
+class Process(Protocol):
+    """What `subprocess.Popen` has, and a fork of another process."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a program, and what it wrote before that."""
+
+    status: int | None
+    """Negative for a signal; None if it did not end before its deadline."""
+    output: str
+    errors: str
+
+    @property
+    def how(self) -> str:
+        return how(self.status)
+
+    @property
+    def signal(self) -> str | None:
+        return self.how if self.status is not None and self.status < 0 else None
+
+
+def how(status: int | None) -> str:
+    """The end of a process in words."""
+    if status is None:
+        return "no end"
+    return signal.Signals(-status).name if status < 0 else f"exit {status}"
+
+
+def wait(process: Process, seconds: float) -> int | None:
+    """The status of a process; None if it has not ended by then."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(seconds)
+    return None
+
+
+def kill(process: Process) -> None:
+    """Kill a process, and with it all that it has started, if it leads a group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.send_signal(signal.SIGKILL)
+
+
+def end(process: Process, by: signal.Signals, seconds: float) -> None:
+    """Ask a process to end by this signal, and kill it after this time."""
+    process.send_signal(by)
+    wait(process, seconds)
+    kill(process)
+    wait(process, KILL_DEADLINE)
+
+
+def run(
+    start: Callable[[IO[bytes], IO[bytes]], Process], deadline: float, by: signal.Signals = signal.SIGABRT
+) -> Ended:
+    """Run a program that may crash or hang. At its deadline it is ended by this signal, at which it may write stacks.
+
+    `start` receives its standard output and error: files, and not pipes, since what the program has started may keep a
+    pipe open for ever.
+    """
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = start(output, errors)
+        try:
+            status = wait(process, deadline)
+        finally:
+            end(process, by, ABORT_SECONDS)
+        return Ended(status, written(output), written(errors))
+
+
+def written(file: IO[bytes], begin: int = 0) -> str:
+    """What a process has written from here on: fatal messages come first, and stacks last."""
+    descriptor = file.fileno()
+    size = os.fstat(descriptor).st_size - begin
+    if size <= LONGEST:
+        return os.pread(descriptor, size, begin).decode(errors="replace")
+    half = LONGEST // 2
+    ends = os.pread(descriptor, half, begin) + os.pread(descriptor, half, begin + size - half)
+    return ends.decode(errors="replace")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import journal
+from conformance.reports.journal import Journal, lines_of
+
 from .coverage import IMPORT, Coverage
 from .forks import in_forks
 from .mutant import Mutant
@@ -39,7 +41,7 @@ def campaign(
 
     What killed a mutant in an earlier campaign comes first.
     """
-    past = journal.read(options.journal)
+    past = results_in(options.journal)
     kills, rarity = Kills(), Rarity([one for name, one in coverage.reached.items() if name != IMPORT])
     for result in past.values():
         if result.verdict == KILLED:
@@ -63,12 +65,18 @@ def campaign(
                 yield Job(mutant, checks, seconds, options.budget, options.until, passed)
 
     run = functools.partial(_run, log=options.journal.with_name("trials.log"))
-    for _, reported in in_forks(jobs(), options.workers, run):
-        result = Result.from_json(reported)
-        if result.verdict == KILLED:
-            kills.add(result.killer, result.module)
-        journal.append(options.journal, result)
-        yield result
+    with contextlib.closing(Journal(options.journal)) as journal:
+        for _, reported in in_forks(jobs(), options.workers, run):
+            result = Result.from_json(reported)
+            if result.verdict == KILLED:
+                kills.add(result.killer, result.module)
+            journal.write(**reported)
+            yield result
+
+
+def results_in(journal: Path) -> dict[str, Result]:
+    """The last result of each mutant."""
+    return {line["id"]: Result.from_json(line) for line in lines_of(journal, "id")}
 
 
 def _run(job: Job, log: Path) -> dict[str, object]:

@@ -14,10 +14,10 @@ import jax
 
 from conformance.planning.cells import UnknownCellError
 
-from . import equivalents, journal, sample
+from . import equivalents, sample
 from .c import building
 from .c import mutants as mutants_in_c
-from .campaigning import Options, campaign
+from .campaigning import Options, campaign, results_in
 from .choice import chosen
 from .coverage import StaleCoverageError, load
 from .forks import in_forks
@@ -193,7 +193,7 @@ def _try(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     mutants, reasons = _known(options)
-    found = journal.read(options.results / "journal.jsonl")
+    found = results_in(options.results / "journal.jsonl")
     results = [found.get(mutant.id) or untried(mutant) for mutant in mutants if mutant.id in {*found, *reasons}]
     page = options.results / "report.md"
     page.parent.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from conformance.engine.tasks import Kind, Task
 from conformance.oracle.verdicts import Verdict
+from conformance.reports.journal import lines_of
 from conformance.warm.process import COLD
 
 from . import coverage, tester
@@ -124,7 +125,6 @@ def _begin() -> None:
 def _of_tests(file: str, folder: Path, log: Path) -> list[dict[str, Any]]:
     """All tests of a file in one process: those after one that ends it in another."""
     ended = folder / "tests.jsonl"
-    ended.touch()
     lines: dict[str, dict[str, Any]] = {}
     while True:
         worker = fork_worker(functools.partial(tester.main, functools.partial(_plugins, file, ended)), log)
@@ -132,7 +132,7 @@ def _of_tests(file: str, folder: Path, log: Path) -> list[dict[str, Any]]:
         if not worker.buried:
             worker.kill()
         known = len(lines)
-        lines |= {line["id"]: line for line in map(json.loads, ended.read_text().splitlines())}
+        lines |= {line["id"]: line for line in lines_of(ended, "id")}
         if outcome.verdict not in (Verdict.CRASH, Verdict.HANG) or len(lines) == known:
             return [*lines.values(), {"file": file, "hash": coverage.hash_of(file)}]
 

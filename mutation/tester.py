@@ -20,6 +20,7 @@ import hypothesis  # noqa: F401  # tests/conftest.py does; a fork of a process t
 import pytest
 
 from conformance.oracle.verdicts import Outcome, Verdict
+from conformance.reports.journal import Journal, lines_of
 from conformance.worker.processes import end_with_parent
 
 from .lines import hostcb_lines
@@ -69,7 +70,8 @@ class Recorder:
 
     def __init__(self, file: str, ended: Path) -> None:
         self._file = file
-        self._ended = ended
+        self._begun = {line["id"] for line in lines_of(ended, "id")}
+        self._ended = Journal(ended)
         self._test = file
         self._why = ""
         self._shared = 0.0
@@ -80,8 +82,7 @@ class Recorder:
         hostcb_lines.begin(self._file)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        begun = {json.loads(line)["id"] for line in self._ended.read_text().splitlines()}
-        items[:] = [item for item in items if item.nodeid not in begun]
+        items[:] = [item for item in items if item.nodeid not in self._begun]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -115,8 +116,7 @@ class Recorder:
             self._why = self._why or f"{report.outcome}: {_words(report)}"
 
     def _write(self, **what: object) -> None:
-        with self._ended.open("a") as file:
-            file.write(json.dumps({"id": self._test, **what}) + "\n")
+        self._ended.write(id=self._test, **what)
 
 
 def run_test(test: str, plugins: Sequence[object] = ()) -> Outcome:

@@ -13,7 +13,7 @@ from typing import Any
 from ..expectations.entries import ExpectationError, Expectations, read_entries
 from ..oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
 from ..reports.exit_codes import exit_code
-from ..reports.files import events_in
+from ..reports.journal import lines_in
 from ..reports.provenance import plan_digest
 from ..reports.results import UNREADABLE, RunRecord, UnreadableResultsError, check_schema, record_of
 from ..spec.capabilities import shown_by
@@ -77,7 +77,8 @@ def _judged(bundle: Bundle, name: str) -> JudgedRun:
     entries = read_entries(made["expectations"]["text"] if made["expectations"] else "", "the run's known failures")
     expectations = Expectations(entries).applicable(made["packages"]["jax"]).at(Depth(record.depth))
     journal = bundle.members.get(JOURNAL.format(record.name))
-    ends = [one for one in events_in((journal or b"").decode(errors="replace")) if one["event"] in ("end", "concluded")]
+    events = lines_in((journal or b"").decode(errors="replace"), "event")
+    ends = (event for event in events if event["event"] in ("end", "concluded"))
     passed = {end["cell"] for end in ends if end["outcome"]["verdict"] == Verdict.PASS.value}
     for cell, data in zip(record.cells, results["cells"], strict=True):
         if shown_by(cell.id) is None:

@@ -14,9 +14,9 @@ from ..bisecting.commits import Repository
 from ..bisecting.line import Line, tell
 from ..bisecting.search import Kind
 from ..bisecting.subjects import Cells, Script, Subjects
-from ..engine.journal import set_aside
 from ..engine.options import ConflictingOptionsError, positive
 from ..releases.environments import Installer, Release
+from ..reports.journal import set_aside
 from ..spec.package import COMMAND
 from ..spec.versions import version_key
 from .helping import add_command

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ..oracle.verdicts import Outcome, Stage, Verdict
+from ..reports.journal import Journal
 from ..spec.platforms import platform_named
 from ..spec.topology import WrongPlatformError
 from ..spec.xla_flags import QUICK_COMPILATION, names
 from ..worker.process_group import ProcessGroup, start_group
 from ..worker.processes import OtherPython, WorkerStartError
 from ..worker.transport import Cluster
-from .journal import Journal
 from .tasks import Kind, Task
 
 MOST_PRECEDING = 5

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from ..expectations.entries import Expectations
+from ..reports.journal import Journal
 from ..spec.topology import WrongPlatformError
 from ..worker.processes import WorkerStartError
 from .cell_runner import CellRunner
 from .conclusions import Conclusion, run_repeatedly
 from .interrupts import terminated_like_interrupted
-from .journal import Journal
 from .options import RESULTS, SELECTION, PytestOptionsError
 from .pytest_cells import plugin, without_dots
 from .pytest_cells.controller import CONTROLLER, Controller

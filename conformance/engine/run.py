@@ -15,6 +15,7 @@ from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import CaseCell, Cell, Plan
 from ..reports.exit_codes import NOTHING_RAN
+from ..reports.journal import Journal, lines_of
 from ..reports.provenance import Provenance
 from ..reports.report import Report
 from ..spec.depths import Depth
@@ -23,13 +24,12 @@ from ..spec.suite import versions
 from ..spec.topology import WrongPlatformError
 from ..worker.transport import Cluster
 from .conclusions import Conclusion, conclude_repeated
-from .journal import Journal
 from .machines.shards import digest
 from .options import VERBOSE, PytestOptionsError, RunOptions
 from .progress import Progress
 from .requirements import require_pytest
 from .results_folder.last_run import LastRun
-from .results_folder.resuming import Past, begin, events, past_of
+from .results_folder.resuming import Past, begin, past_of
 from .tasks import Setup, Task
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Run:
     def _in_journal(self, journal: Path) -> dict[str, Conclusion]:
         """Conclusions for cells without one in an interrupted run: from the first run, or from all that ended."""
         outcomes: defaultdict[str, list[Outcome]] = defaultdict(list)
-        for event in events(journal):
+        for event in lines_of(journal, "event"):
             if event["event"] == "end":
                 outcomes[event["cell"]].append(Outcome.from_json(event["outcome"]))
         known = self._report.expectations

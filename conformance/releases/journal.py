@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
-from ..engine.journal import Journal, set_aside
+from ..reports.journal import Journal, lines_of, set_aside
 
 
 class RunJournal:
@@ -15,18 +13,12 @@ class RunJournal:
 
     def __init__(self, path: Path, resume: bool) -> None:
         """Open a journal. One that is not gone on with is kept: what it has found out may have taken hours."""
-        path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not resume:
             set_aside(path)
         self._runs: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for line in lines_of(path, "run"):
+            self._runs.setdefault(tuple(line["run"]), []).append(line["outcome"])
         self._journal = Journal(path)
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            # A killed process may have left half a line.
-            with contextlib.suppress(ValueError):
-                data = json.loads(line)
-                self._runs.setdefault(tuple(data["run"]), []).append(data["outcome"])
-        if path.stat().st_size:
-            self._journal.end_line()
 
     def of(self, *words: str) -> list[dict[str, Any]]:
         return self._runs.get(words, [])

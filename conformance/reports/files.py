@@ -1,11 +1,10 @@
-"""The files of a run and of its reports: how they are written, and how a journal is read."""
+"""How the files of a run and of its reports are written."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,3 @@ def write_results(path: Path, data: Mapping[str, Any]) -> None:
     except OSError:
         new.unlink(missing_ok=True)
         raise
-
-
-def events_in(journal: str) -> Iterator[dict[str, Any]]:
-    """The events of the whole lines: a process may have been killed while it wrote the last one."""
-    for line in journal.splitlines():
-        with contextlib.suppress(json.JSONDecodeError):
-            event = json.loads(line)
-            if isinstance(event, dict) and "event" in event:
-                yield event

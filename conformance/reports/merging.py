@@ -14,7 +14,8 @@ from ..spec.errors import CommandError
 from ..spec.package import COMMAND
 from .capabilities import Result, judged_claims, observed
 from .exit_codes import exit_code
-from .files import events_in, write_results
+from .files import write_results
+from .journal import lines_of
 from .results import SCHEMA_VERSION, load_results, name_of
 
 MOST_NAMED = 10
@@ -249,8 +250,7 @@ def write_merged(data: Mapping[str, Any], parts: Sequence[Part], results: Path) 
     # What happened to each cell; no run goes on from it.
     with journal.open("w", encoding="utf-8") as joined:
         for part in parts:
-            text = part.journal.read_text(encoding="utf-8", errors="replace") if part.journal.exists() else ""
             # Without the lines that say which run the journal is of.
-            events = (one for one in events_in(text) if one["event"] not in ("header", "finished"))
+            events = (one for one in lines_of(part.journal, "event") if one["event"] not in ("header", "finished"))
             joined.writelines(f"{json.dumps(event)}\n" for event in events)
     write_results(results / f"conformance-{name}.json", data)

@@ -31,11 +31,11 @@ from suite_runs import (
 from conformance.cli.commands import main
 from conformance.engine.cell_runner import CellRunner
 from conformance.engine.conclusions import run_with_second_chance
-from conformance.engine.journal import Journal
 from conformance.engine.tasks import Task
 from conformance.expectations.entries import Expectations, read_entries
 from conformance.oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
 from conformance.planning.cells import parse_cell
+from conformance.reports.journal import Journal
 from conformance.reports.report import Report
 from conformance.spec.topology import Topology
 

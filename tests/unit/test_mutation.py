@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 import pytest
 
 from conformance.engine.tasks import Task
+from conformance.reports.journal import Journal
 from conformance.spec.topology import Topology
-from mutation import coverage, equivalents, journal, sample
+from mutation import coverage, equivalents, sample
+from mutation.campaigning import results_in
 from mutation.commands import all_mutants, main
 from mutation.coverage import IMPORT, Coverage, Reached, StaleCoverageError
 from mutation.equivalents import EquivalentsError
@@ -165,14 +168,15 @@ except ForkEndedError as error:
 
 def test_a_journal_goes_on_after_half_a_line(tmp_path: Path) -> None:
     path = tmp_path / "results" / "journal.jsonl"
-    assert journal.read(path) == {}
+    assert results_in(path) == {}
     first, second = result("one", SURVIVED, passed=(ONE,)), result("two", KILLED, killer=TWO)
-    journal.append(path, first)
-    with path.open("a") as file:
-        file.write('{"id": "half')
-    journal.append(path, second)
-    journal.append(path, replace(first, passed=(ONE, TWO)))
-    assert journal.read(path) == {"one": replace(first, passed=(ONE, TWO)), "two": second}
+    for *results, torn in ((first, '{"id": "half'), (second, replace(first, passed=(ONE, TWO)), "")):
+        with closing(Journal(path)) as journal:
+            for each in results:
+                journal.write(**each.as_json())
+        with path.open("a") as file:
+            file.write(torn)
+    assert results_in(path) == {"one": replace(first, passed=(ONE, TWO)), "two": second}
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ...oracle.verdicts import Stage
+from ...spec.callbacks import VMAP_METHODS
 from ..harness.case import Case, case
 from ..harness.registry import EVERY_KIND, OF_ARRAYS, ONE_OF_EACH, WITH_RESULTS, WITH_SIDE_EFFECT
 
@@ -57,8 +58,6 @@ WIDE: dict[str, complex] = {
     "complex128": complex(1 + 2**-40, -2 - 2**-39),
 }
 """A number of each type that no type of 32 bits, or of 32 bits for each part, has."""
-
-METHODS = "sequential", "sequential_unrolled", "expand_dims", "broadcast_all"
 
 
 @case("jit", OF_ARRAYS, "H1 H3 X2 X3 X4")
@@ -112,7 +111,7 @@ def small_types_in_batches(case: Case) -> None:
         given = {leaf.dtype.name for event in case.history(host).events for leaf in event.leaves}
         case.same("result", Stage.CALLBACK, given, {"float32", *small}, "the types of operands")
 
-    for method in METHODS:
+    for method in filter(None, VMAP_METHODS):
         with case.part(f"by {method}"):
             case.together(small, functools.partial(check, method=method))
 

@@ -11,11 +11,11 @@ import pytest
 
 from ...expectations.entries import Expectations
 from ...oracle.verdicts import ExpectationStatus, Outcome, Verdict
+from ...reports.journal import Journal
 from ...spec.topology import WrongPlatformError
 from ...worker.processes import WorkerStartError
 from ..cell_runner import CellRunner, WorkerStats
 from ..conclusions import Conclusion, run_once, run_repeatedly, run_with_second_chance
-from ..journal import Journal
 from ..tasks import Setup, Task
 from .exclusive import Turns, runs_exclusively
 

@@ -10,8 +10,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from ..journal import set_aside
-from .resuming import events, is_unfinished
+from ...reports.journal import lines_of, set_aside
+from .resuming import is_unfinished
 
 FOLDER = ".last-run"
 
@@ -36,7 +36,7 @@ class LastRun:
         if not self._kept.exists():
             return
         kept = [*self._kept.iterdir()]
-        if kept and not any(event["event"] == "begin" for event in events(self._journal)):
+        if kept and not any(event["event"] == "begin" for event in lines_of(self._journal, "event")):
             for file in self._files():
                 file.unlink()
             for file in kept:

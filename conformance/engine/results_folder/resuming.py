@@ -6,19 +6,18 @@ other processes write (`Journal`) says which cells were in flight when the run e
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ...expectations.entries import Expectations
 from ...oracle.verdicts import Outcome, Verdict
-from ...reports.files import events_in
+from ...reports.journal import lines_of
 from ...spec.errors import CommandError
 from ..conclusions import Conclusion
 
@@ -93,21 +92,15 @@ def begin(path: Path, header: Mapping[str, Any], past: Past) -> None:
     os.replace(new, path)
 
 
-def events(path: Path) -> Iterator[dict[str, Any]]:
-    """What a journal says; nothing if there is none."""
-    with contextlib.suppress(FileNotFoundError):
-        yield from events_in(path.read_text(encoding="utf-8", errors="replace"))
-
-
 def is_unfinished(path: Path) -> bool:
     """Whether this is the journal of a run that was killed after it had begun a cell."""
-    found = {event["event"] for event in events(path)}
+    found = {event["event"] for event in lines_of(path, "event")}
     return "header" in found and bool(found & {"begin", "carried", "concluded"}) and "finished" not in found
 
 
 def past_of(path: Path, header: Mapping[str, Any], expectations: Expectations, cells: Sequence[str]) -> Past:
     """What the journal says about the cells of the run that this header describes."""
-    read = [*events(path)]
+    read = [*lines_of(path, "event")]
     if not read:
         raise ResumeError(f"there is nothing to resume: {path.parent} has no {path.name}; leave --resume out")
     written = next((event for event in read if event["event"] == "header"), None)

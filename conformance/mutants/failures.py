@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections import deque
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .host_functions import around, surround
+from .host_functions import around, before, reporting, surround
 from .mutant import Library, Names, mutant
 
 
@@ -115,15 +114,13 @@ def repeated(library: Library) -> Names:
 def never_forgotten(library: Library) -> Names:
     failures: list[Exception] = []
 
-    def barrier_wait() -> None:
-        try:
-            library.barrier_wait()
-        except library.CallbackException as error:
-            failures.append(error)
+    def report(failed: Any) -> None:
+        if failed:
+            failures.append(failed)
         if failures:
             raise failures[-1]
 
-    return {"barrier_wait": barrier_wait}
+    return reporting(library, report)
 
 
 @mutant(
@@ -135,18 +132,16 @@ def reported_late(library: Library) -> Names:
     failures: list[Exception] = []
     quiet = 0
 
-    def barrier_wait() -> None:
+    def report(failed: Any) -> None:
         nonlocal quiet
-        try:
-            library.barrier_wait()
-            quiet += 1
-        except library.CallbackException as error:
-            failures[:], quiet = [error], 0
-            raise
+        if failed:
+            failures[:], quiet = [failed], 0
+            raise failed
+        quiet += 1
         if failures and quiet == 2:
             raise failures.pop()
 
-    return {"barrier_wait": barrier_wait}
+    return reporting(library, report)
 
 
 @mutant(
@@ -155,13 +150,7 @@ def reported_late(library: Library) -> Names:
     "swallowed error at barrier",
 )
 def barrier_says_nothing(library: Library) -> Names:
-    def barrier_wait() -> None:
-        try:
-            library.barrier_wait()
-        except library.CallbackException as error:
-            del error
-
-    return {"barrier_wait": barrier_wait}
+    return reporting(library, lambda failed: None)
 
 
 @mutant(
@@ -216,13 +205,5 @@ def not_reentrant(lock: Any, function: Any, *arguments: Any, **options: Any) -> 
 )
 def kept_alive(library: Library) -> Names:
     kept: list[Any] = []
-
-    def keeping(name: str) -> Any:
-        def callback(function: Any, *arguments: Any, **options: Any) -> Any:
-            kept.append(function)
-            return operator.attrgetter(name)(library)(function, *arguments, **options)
-
-        return callback
-
     external = ("pure_callback", "io_callback", "debug.callback", "buffer_callback", "dlpack_callback")
-    return {name: keeping(name) for name in ("id_tap", "call", *external)}
+    return before(library, lambda function, *_: kept.append(function), "id_tap", "call", *external)

@@ -49,6 +49,30 @@ def surround(library: Library, fault: HostFault, *names: str) -> Names:
     return {name: functools.partial(_with_fault, operator.attrgetter(name)(library), fault) for name in names}
 
 
+def before(library: Library, action: Callable[..., object], *names: str) -> Names:
+    """These callbacks of the library, which call this with their own arguments first."""
+
+    def callback(name: str, *arguments: Any, **options: Any) -> Any:
+        action(*arguments)
+        return operator.attrgetter(name)(library)(*arguments, **options)
+
+    return {name: functools.partial(callback, name) for name in names}
+
+
+def reporting(library: Library, report: Callable[[Any], None]) -> Names:
+    """The barrier, which calls this with the failures that it would raise, or with None."""
+
+    def barrier_wait() -> None:
+        failed = None
+        try:
+            library.barrier_wait()
+        except library.CallbackException as error:
+            failed = error
+        report(failed)
+
+    return {"barrier_wait": barrier_wait}
+
+
 def at_barriers(library: Library, held: deque[Callable[[], Any]]) -> Names:
     """The barrier, which then calls what is held, the first first."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .host_functions import around, surround
+from .host_functions import around, before, surround
 from .mutant import Library, Names, mutant
 
 SEVERAL_KIB = 4096
@@ -121,17 +121,11 @@ def _without_sign(leaf: Any) -> Any:
     "error at trace",
 )
 def keys_refused(library: Library) -> Names:
-    def refusing(name: str) -> Any:
-        def callback(function: Any, operand: Any, **options: Any) -> Any:
-            if any(
-                jax.numpy.issubdtype(jax.typeof(leaf).dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(operand)
-            ):
-                raise TypeError("a typed key is no operand")
-            return getattr(library, name)(function, operand, **options)
+    def refuse(_: Any, operand: Any) -> None:
+        if any(jax.numpy.issubdtype(jax.typeof(leaf).dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(operand)):
+            raise TypeError("a typed key is no operand")
 
-        return callback
-
-    return {name: refusing(name) for name in ("id_tap", "call")}
+    return before(library, refuse, "id_tap", "call")
 
 
 @mutant("operands lose precision on their way", "id_tap/jit/cpu-8dev id_tap/scan/cpu-8dev", "wrong operand at callback")

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .host_functions import around, at_barriers, surround
+from .host_functions import around, at_barriers, reporting, surround
 from .mutant import Library, Names, mutant
 
 MEETING_SECONDS = 0.5
@@ -20,13 +20,11 @@ MEETING_SECONDS = 0.5
 
 @mutant("of several failures the barrier reports the last", "id_tap/case.several_fail.*", "wrong failures at barrier")
 def only_the_last_failure(library: Library) -> Names:
-    def barrier_wait() -> None:
-        try:
-            library.barrier_wait()
-        except library.CallbackException as error:
-            raise library.CallbackException(str(error), error.failures[-1:]) from error.__cause__
+    def report(failed: Any) -> None:
+        if failed:
+            raise library.CallbackException(str(failed), failed.failures[-1:]) from failed.__cause__
 
-    return {"barrier_wait": barrier_wait}
+    return reporting(library, report)
 
 
 @mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,18 @@ def _with_transforms(library: Library, change: Callable[[Any], Any]) -> Names:
 
 def _with_dims(transforms: Any, change: Callable[[Any], Any]) -> Any:
     return tuple((name, {"batch_dims": tuple(map(change, entry["batch_dims"]))}) for name, entry in transforms)
+
+
+def _with_rule(callback: Any, rule: Callable[[Any, Any, Any], tuple[Any, Any]]) -> Any:
+    """A callback with this rule for derivatives, which receives the callback, its operand and the tangent of that."""
+
+    def with_rule(function: Any, operand: Any, **options: Any) -> Any:
+        this = functools.partial(callback, function, **options)
+        differentiated = jax.custom_jvp(this)
+        differentiated.defjvp(lambda primals, tangents: rule(this, primals[0], tangents[0]))
+        return differentiated(operand)
+
+    return with_rule
 
 
 @mutant(
@@ -81,18 +94,7 @@ def first_element_only(function: Any, operand: Any, transforms: Any, **options: 
     "wrong operand at callback",
 )
 def tangent_tapped(library: Library) -> Names:
-    def id_tap(function: Any, operand: Any, **options: Any) -> Any:
-        @jax.custom_jvp
-        def tapped(x: Any) -> Any:
-            return library.id_tap(function, x, **options)
-
-        @tapped.defjvp
-        def rule(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-            return primals[0], library.id_tap(function, tangents[0], **options)
-
-        return tapped(operand)
-
-    return {"id_tap": id_tap}
+    return {"id_tap": _with_rule(library.id_tap, lambda tap, x, tangent: (x, tap(tangent)))}
 
 
 @mutant("a tap of tangents taps nothing when it is transposed", "id_tap/grad.custom_jvp/cpu-8dev", "lost at callback")
@@ -118,19 +120,11 @@ def transpose_unmarked(library: Library) -> Names:
     "not refused at trace",
 )
 def differentiable_call(library: Library) -> Names:
-    def call(function: Any, operand: Any, **options: Any) -> Any:
-        @jax.custom_jvp
-        def called(x: Any) -> Any:
-            return library.call(function, x, **options)
+    def rule(call: Any, x: Any, _: Any) -> tuple[Any, Any]:
+        result = call(x)
+        return result, jax.tree.map(jnp.zeros_like, result)
 
-        @called.defjvp
-        def rule(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-            result = library.call(function, primals[0], **options)
-            return result, jax.tree.map(jnp.zeros_like, result)
-
-        return called(operand)
-
-    return {"call": call}
+    return {"call": _with_rule(library.call, rule)}
 
 
 @mutant(

@@ -42,6 +42,11 @@ def reported(seconds: float) -> float:
     return 1e-6 * int(1e6 * seconds)
 
 
+def is_now(seconds: float) -> bool:
+    """Return whether this is the interval, or what a program made of it that has read it and put it back."""
+    return sys.getswitchinterval() in (seconds, reported(seconds))
+
+
 def waits_for_lock(interval: float) -> bool:
     """Return whether another thread keeps the interpreter lock for most of the interval, as soon as it gets it."""
     begin = monotonic()
@@ -112,14 +117,14 @@ class SwitchInterval:
         is over. 4. The other thread puts back what it has read: it would stay, if nobody looked again.
         """
         for _ in range(round(WATCHED_SECONDS / HELD_SECONDS)):
-            if sys.getswitchinterval() in known:
+            if any(map(is_now, known)):
                 return
             time.sleep(HELD_SECONDS)
 
     def _restore(self) -> None:
         """Restore the interval, unless another part of the process has set it meanwhile."""
         change, self._change = self._change, None
-        if change is not None and sys.getswitchinterval() == change[1]:
+        if change is not None and is_now(change[1]):
             # What Python reports may be a little less than a whole microsecond.
             sys.setswitchinterval(change[0] + 0.5e-6)
 

@@ -159,7 +159,7 @@ class _Filling:
     with_context: bool = False
 
     def __repr__(self) -> str:
-        return repr(self.function)
+        return getattr(self.function, "__name__", repr(self.function))
 
     def __call__(self, *given: Any) -> None:
         out, *operands = given[self.with_context :]
@@ -178,7 +178,7 @@ class _OfBuffer:
     function: Callable[[Any], Any]
 
     def __repr__(self) -> str:
-        return repr(self.function)
+        return getattr(self.function, "__name__", repr(self.function))
 
     def __call__(self, *operands: Any) -> Any:
         return self.function(*_copied(operands))

@@ -14,7 +14,8 @@ import pytest
 from jax.sharding import PartitionSpec
 from suite_runs import DEADLINE
 
-from conformance.cases.harness.hosts import Host
+from conformance.cases.failures.misbehaving import Misbehaving
+from conformance.cases.harness.hosts import Host, add_one
 from conformance.cases.harness.running import run_case
 from conformance.implementations import load
 from conformance.implementations.external import _Filling, _OfBuffer
@@ -123,6 +124,8 @@ def test_a_message_has_the_site_of_a_callback_and_no_class_of_the_suite() -> Non
     function = DataPayload(CALL, DataKind("int8", "scalar", "pair")).function("first", Recorder())
     for callback in (function, ReturningFunction("first", Recorder(), True), Host("first", Recorder())):
         assert (repr(callback), repr(_Filling(callback, True)), repr(_OfBuffer(callback))) == ("callback 'first'",) * 3
+    assert (repr(_Filling(add_one, True)), repr(_OfBuffer(add_one))) == ("add_one", "add_one")
+    assert repr(Misbehaving()) == "callback 'misbehaving'"
 
 
 def test_a_history_ends_when_all_devices_have_the_result(devices: list[jax.Device]) -> None:

@@ -13,7 +13,7 @@ from ..harness.case import Case, case
 from .composing import Composition, batched, ran
 
 
-@case("jit", "id_tap", "H4")
+@case("jit", "dlpack_callback", "H4")
 def fuzz_buffers_in_scan(case: Case) -> None:
     """Buffer and DLPack callbacks, with and without effect, run for each element of a vmap in a scan, beside a tap."""
     run = Composition(case)
@@ -40,7 +40,7 @@ def fuzz_buffers_in_scan(case: Case) -> None:
     run.check(program, [1.0, 2.0], [[7.0, 8.0], [10.0, 16.0]], expected)
 
 
-@case("jit", "call", "H4 H5")
+@case("jit", "dlpack_callback", "H4 H5")
 def fuzz_eager_kinds(case: Case) -> None:
     """Outside jit every kind runs in order: also in a loop as long as a callback says, and in a derivative."""
     run = Composition(case)
@@ -52,7 +52,7 @@ def fuzz_eager_kinds(case: Case) -> None:
         called = run("call", "call", run("id_tap", "tap", x), np.int32(3))
         trips = run("io_callback_ordered", "trips", np.int32(2))
         called = run("debug_callback_ordered", "debug", called)
-        buffer = run("buffer_callback", "buffer", lax.fori_loop(0, trips, step, called))
+        buffer = run("dlpack_callback", "buffer", lax.fori_loop(0, trips, step, called))
         value, slope = jax.value_and_grad(lambda y: run("id_tap", "square", y * y))(buffer)
         return value, run("io_callback", "slope", slope)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...implementations.host_functions import Sited
 from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
 from ...spec.jax_versions import JaxRuntimeError
@@ -19,8 +20,10 @@ from ..harness.case import Case
 from ..harness.hosts import PLANTED, error_of, fail
 
 
-class Misbehaving:
+class Misbehaving(Sited):
     """It misbehaves while it is armed, and otherwise adds one."""
+
+    site = "misbehaving"
 
     def __init__(self, misbehaves: Callable[[Any], Any] = fail, armed: bool = False) -> None:
         self.misbehaves, self.armed = misbehaves, armed

@@ -279,10 +279,11 @@ def record_of(data: Mapping[str, Any]) -> RunRecord:
 def _made(run: Mapping[str, Any], cells: int) -> dict[str, str]:
     """Of a run that says how it was made."""
     plan, packages, suite = run["plan"], run["packages"], run["suite"]
+    named = f"{several(cells, 'cell')} named by --cell"
     own = {name: packages[name] for name in ("hostcb",) if name in packages} | run.get("plugins", {})
     return {
         "software": ", ".join(f"{name} {version}" for name, version in own.items()),
-        "selected": f"{cells:,} of {plan['count']:,} planned cells" if plan else "",
+        "selected": f"{cells:,} of {plan['count']:,} planned cells" if plan else named,
         "suite": f"of hostcb {Suite(suite['version'], suite['commit'], suite['changed']).words}",
         "date": str(run["begin"]).replace("T", " ").replace("+00:00", " UTC"),
         "command": str(run["command"]),

@@ -95,6 +95,8 @@ def test_a_report_says_what_ran_when_and_with_which_versions(tmp_path: Path) -> 
     assert facts["date"] == "2026-11-23 06:00:00 UTC"
     assert facts["command"] == "python -m conformance run"
     assert "- selected: 3 of 4 planned cells" in markdown(runs).splitlines()
+    bundle_fakes.changed(tmp_path, lambda data: data["run"].update(plan=None))
+    assert load_results(tmp_path)[0].facts["selected"] == "3 cells named by --cell"
     both = Page(html([*runs, record_of(results(LOST, platform="<b>"))]))
     assert both.title == "PASS: cpu, FAIL: &lt;b&gt;, conformance of host callbacks"
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from conformance.warm.ending import how
 from conformance.worker.processes import end_with_parent
 
 J = TypeVar("J")
@@ -59,9 +60,8 @@ def in_forks(jobs: Iterable[J], workers: int, run: Callable[[J], Any]) -> Iterat
         with os.fdopen(read, "rb") as pipe:
             reported = pipe.read()
         if status != 0 or not reported:
-            raise ForkEndedError(
-                f"the process for {job} ended with {os.waitstatus_to_exitcode(status)}, without a result"
-            )
+            end = how(os.waitstatus_to_exitcode(status))
+            raise ForkEndedError(f"the process for {job} ended with {end}, without a result")
         yield job, json.loads(reported)
 
 

@@ -219,19 +219,25 @@ def _may_stand_for(event: Event, expected: ExpectedEvent) -> bool:
     return same_place and event.site == expected.site
 
 
-def check_order(matching: Matching, device_name: str) -> list[Anomaly]:
-    """On each device the events are in program order; the witness is two consecutive events."""
+def _neighbours(matching: Matching) -> Iterator[tuple[tuple[int, Event], tuple[int, Event]]]:
+    """Each event with the one before it on its device."""
     last: dict[int, tuple[int, Event]] = {}
-    anomalies = []
     for position, event in matching.placed():
         device = matching.expected[position].device
-        previous, before = last.get(device, (position, event))
+        if device in last:
+            yield last[device], (position, event)
+        last[device] = position, event
+
+
+def check_order(matching: Matching, device_name: str) -> list[Anomaly]:
+    """On each device the events are in program order; the witness is two consecutive events."""
+    anomalies = []
+    for (previous, before), (position, event) in _neighbours(matching):
         if previous > position:
             ran = f"{matching.place(device_name, position)} ran {matching.name(previous)}"
             evidence = matching.numbered((previous, before), (position, event))
             witness = f"{ran} before {matching.name(position)}"
             anomalies.append(Anomaly("order", Stage.CALLBACK, witness, evidence))
-        last[device] = position, event
     return anomalies
 
 
@@ -267,16 +273,13 @@ def check_transforms(matching: Matching) -> list[Anomaly]:
 
 def check_overlap(matching: Matching, device_name: str) -> list[Anomaly]:
     """Callbacks of one device run one after another, on any threads."""
-    last: dict[int, tuple[int, Event]] = {}
     anomalies = []
-    for position, event in matching.placed():
-        device = matching.expected[position].device
-        if device in last and event.begin < last[device][1].end:
+    for (previous, before), (position, event) in _neighbours(matching):
+        if event.begin < before.end:
             began = f"{matching.place(device_name, position)} began {matching.name(position)}"
-            witness = f"{began} while {matching.name(last[device][0])} was running"
-            evidence = matching.numbered((position, event), last[device])
+            witness = f"{began} while {matching.name(previous)} was running"
+            evidence = matching.numbered((position, event), (previous, before))
             anomalies.append(Anomaly("overlap", Stage.CALLBACK, witness, evidence))
-        last[device] = (position, event)
     return anomalies
 
 

@@ -163,7 +163,7 @@ try:
 except ForkEndedError as error:
     print(error)
 """
-    assert "the process for 0 ended with 3" in of_process(program)
+    assert "the process for 0 ended with exit 3" in of_process(program)
 
 
 def test_a_journal_goes_on_after_half_a_line(tmp_path: Path) -> None:

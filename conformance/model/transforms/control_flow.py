@@ -13,18 +13,6 @@ from ..values import Value, select
 from ..worlds import ModelFunction, World
 from .base import Place, Transform, offsets_source
 
-SCAN_STEPS = 2
-FORI_STEPS = 3
-
-
-def _looped(function: ModelFunction, stride: float, steps: int, world: World, x: Value) -> Value:
-    """The operand and the function of a fixed number of operands with offsets, added up."""
-    total = x
-    for step in range(steps):
-        total = total + function(world.in_program(), x + step * stride)
-    return total
-
-
 _ODD = "jax.lax.rem(jax.lax.stop_gradient(x).ravel()[0], np.float32(2))"
 """1 or 0 from the first element, so that a predicate depends on the data, and so on the batch element."""
 
@@ -38,13 +26,23 @@ def {name}(x):
     return jax.lax.while_loop({unfinished}, {body}, (limit - limit, limit, x, x))[2]"""
 
 
-class Scan(Transform):
-    name = "scan"
+class _Steps(Transform):
+    """The operand and the function of a fixed number of operands with offsets, added up."""
+
     promises = ("H4", "H5")
     radix = 3
+    steps: int
 
     def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
-        return _looped(function, stride, SCAN_STEPS, world, x)
+        total = x
+        for step in range(self.steps):
+            total = total + function(world.in_program(), x + step * stride)
+        return total
+
+
+class Scan(_Steps):
+    name = "scan"
+    steps = 2
 
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"""\
@@ -53,17 +51,13 @@ def {place.helper}(state, offset):
     return (total + {function}(x + offset), x), None
 
 def {place.name}(x):
-    (total, _), _ = jax.lax.scan({place.helper}, (x, x), jnp.asarray({offsets_source(range(SCAN_STEPS), stride)}))
+    (total, _), _ = jax.lax.scan({place.helper}, (x, x), jnp.asarray({offsets_source(range(self.steps), stride)}))
     return total"""
 
 
-class ForiLoop(Transform):
+class ForiLoop(_Steps):
     name = "fori"
-    promises = ("H4", "H5")
-    radix = 3
-
-    def outcome(self, function: ModelFunction, stride: float, world: World, x: Value) -> Value:
-        return _looped(function, stride, FORI_STEPS, world, x)
+    steps = 3
 
     def source(self, function: str, place: Place, stride: float) -> str:
         return f"""\
@@ -72,7 +66,7 @@ def {place.helper}(step, state):
     return total + {function}(x + jnp.float32(step) * {int(stride)}), x
 
 def {place.name}(x):
-    return jax.lax.fori_loop(0, {FORI_STEPS}, {place.helper}, (x, x))[0]"""
+    return jax.lax.fori_loop(0, {self.steps}, {place.helper}, (x, x))[0]"""
 
 
 class WhileBody(Transform):

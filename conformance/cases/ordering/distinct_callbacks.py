@@ -184,3 +184,13 @@ def equal_but_for_values(case: Case) -> None:
             found = sorted(text for text, _, number in lines if number in (f"{place}.", f"{place}.0"))
             expected = sorted(shown * times)
             case.same("mistaken", Stage.CALLBACK, found, expected, f"two that differ in {what}, in {where}")
+
+
+@case("jit", EVERY_KIND, "H18")
+def equal_functions_outside_jit(case: Case) -> None:
+    """Outside jit, each callback calls its own function, also if one compares as equal to an earlier one."""
+    seen: list[str] = []
+    for label in (1, True):
+        jax.block_until_ready(case.apply(_Labelled(label, seen), np.float32(0)))
+    case.barrier()
+    case.same("mistaken", Stage.CALLBACK, sorted(seen), ["1 0.0", "True 0.0"], "functions that compare as equal")

@@ -63,7 +63,10 @@ def how(status: int | None) -> str:
     """The end of a process in words."""
     if status is None:
         return "no end"
-    return signal.Signals(-status).name if status < 0 else f"exit {status}"
+    if status >= 0:
+        return f"exit {status}"
+    # Most real-time signals have no name.
+    return next((one.name for one in signal.Signals if one == -status), f"signal {-status}")
 
 
 def wait(process: Process, seconds: float) -> int | None:
@@ -82,9 +85,12 @@ def kill(process: Process) -> None:
 
 def end(process: Process, by: signal.Signals, seconds: float) -> None:
     """Ask a process to end by this signal, and kill it after this time."""
-    process.send_signal(by)
-    wait(process, seconds)
-    kill(process)
+    try:
+        process.send_signal(by)
+        wait(process, seconds)
+    finally:
+        # Also if Ctrl-C comes meanwhile.
+        kill(process)
     wait(process, KILL_DEADLINE)
 
 

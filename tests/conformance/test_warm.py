@@ -42,7 +42,7 @@ def show():
     print("to the error stream", file=sys.stderr)
 
 def nothing():
-    pass
+    assert ended("os.kill(os.getpid(), 40)", 60).signal == "signal 40"
 
 def wait():
     print("waits", flush=True)
@@ -146,11 +146,12 @@ os.write(int(sys.argv[1]), b"started")
 """
 
 
-def test_a_program_ends_with_what_it_has_started() -> None:
+def test_a_program_ends_with_what_it_has_started(monkeypatch: Patch) -> None:
     """At its deadline with its stacks. What it has started keeps its output open, and nobody waits for that."""
 
     def ended(does: str, deadline: float) -> ending.Ended:
         reading, writing = os.pipe()
+        started: list[subprocess.Popen[bytes]] = []
 
         def begin(output: IO[bytes], errors: IO[bytes]) -> ending.Process:
             command = [sys.executable, "-c", STARTS_ANOTHER + does, str(writing)]
@@ -159,21 +160,34 @@ def test_a_program_ends_with_what_it_has_started() -> None:
             )
             os.close(writing)
             assert os.read(reading, 64) == b"started"
+            started.append(process)
             return process
 
-        found = ending.run(begin, deadline)
-        # The end of the pipe is the end of all that have it.
-        assert select.select([reading], [], [], 60)[0]
-        assert os.read(reading, 64) == b""
-        os.close(reading)
-        return found
+        try:
+            return ending.run(begin, deadline)
+        finally:
+            # The end of the pipe is the end of all that have it.
+            assert select.select([reading], [], [], 60)[0]
+            assert os.read(reading, 64) == b""
+            os.close(reading)
+            started[0].wait(60)
 
     hung = ended("signal.pause()", 0.0)
     assert (hung.status, hung.how, hung.signal) == (None, "no end", None)
     assert "Fatal Python error: Aborted" in hung.errors
     assert ended("os.abort()", 60).signal == "SIGABRT"
+    # A signal without a name.
+    assert ended("os.kill(os.getpid(), 40)", 60).signal == "signal 40"
     long = ended(f"print('first' + {ending.LONGEST} * ' ' + 'last')", 60)
     assert (long.how, long.output.split(), len(long.output)) == ("exit 0", ["first", "last"], ending.LONGEST)
+
+    def interrupted(process: ending.Process, seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    # Ctrl-C, and again while the program has time to write its stacks.
+    monkeypatch.setattr(ending, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ended("signal.signal(signal.SIGABRT, signal.SIG_IGN); signal.pause()", 60)
 
 
 def test_where_a_fork_would_differ_there_is_another_server_or_a_fresh_interpreter(

@@ -183,7 +183,7 @@ def _kind(was: CellRecord, now: CellRecord) -> Kind | None:
     if alike and not _rates_differ(was, now):
         return None
     entry = next((cell.known for cell in (was, now) if cell.known is not None and cell.known.intermittent), None)
-    if entry and all(_allows(entry, cell) for cell in (was, now)) and (alike or was.passed != now.passed):
+    if entry and _allows(entry, was) and now.status.acceptable and (alike or was.passed != now.passed):
         return Kind.INTERMITTENT
     if was.passed:
         return None if now.passed else Kind.BROKEN
@@ -191,7 +191,7 @@ def _kind(was: CellRecord, now: CellRecord) -> Kind | None:
 
 
 def _allows(entry: Known, cell: CellRecord) -> bool:
-    """Whether a result is one of an intermittent failure, which the run of the cell may not have listed yet."""
+    """Whether an older result is one of an intermittent failure, which its run may not have listed yet."""
     return cell.status.acceptable or (cell.known is None and cell.verdict in (entry.verdict, Verdict.FLAKE.value))
 
 

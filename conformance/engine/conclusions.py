@@ -53,11 +53,14 @@ def run_with_second_chance(task: Task, runner: CellRunner, expectations: Expecta
     """Run a cell. If the outcome is unexpected, run it alone, and if that is good, again after the cells before it."""
     first, preceding = runner.run(task)
     # Where nothing runs, only a crash or a hang may come by chance.
-    by_chance = task.topology.depth is Depth.RUN or first.verdict in (Verdict.CRASH, Verdict.HANG)
+    broken = first.verdict in (Verdict.CRASH, Verdict.HANG)
+    by_chance = task.topology.depth is Depth.RUN or broken
     if expectations.status(task.id, first).acceptable or not by_chance:
         return Conclusion(first)
     way = _way(task, first)
-    if runner.failed_twice[way] >= (1 if first.cause else ENOUGH) and way not in runner.by_chance:
+    established = runner.failed_twice[way] >= (1 if first.cause else ENOUGH) and way not in runner.by_chance
+    # The words of a crash or a hang are those of all, and the cells before it in its process may be the cause.
+    if established and not (broken and preceding):
         return Conclusion(first)
     alone = runner.run_alone(task)
     if not expectations.status(task.id, alone).acceptable:

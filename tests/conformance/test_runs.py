@@ -238,7 +238,8 @@ def test_a_way_to_fail_that_is_known_costs_no_further_processes(tmp_path: Path, 
     def fails(anomaly: str, number: int = 0) -> Outcome:
         return Outcome(Verdict.FAIL, Stage.CALLBACK, f"{anomaly}: cpu:0 ran #{number}", anomaly=anomaly)
 
-    monkeypatch.setattr(CellRunner, "run", lambda *arguments: (outcome(*arguments), ()))
+    before: list[Task] = []
+    monkeypatch.setattr(CellRunner, "run", lambda *arguments: (outcome(*arguments), before))
     monkeypatch.setattr(CellRunner, "run_alone", outcome)
     known = Expectations(read_entries(ENTRY.format("jax/call/listed*"), "cpu.toml"))
     runner, good = CellRunner(tmp_path / "log"), Outcome(Verdict.PASS)
@@ -248,6 +249,11 @@ def test_a_way_to_fail_that_is_known_costs_no_further_processes(tmp_path: Path, 
     assert attempts("listed", *[[good, good]] * 5) == [2] * 5
     refused = Outcome(Verdict.UNSUPPORTED, Stage.LOWER, "no rule", cause="no rule")
     assert attempts("refused", [refused, refused], [refused]) == [2, 1]
+    # Other cells of its process may be the cause of a crash, whose words are those of all crashes.
+    crash = Outcome(Verdict.CRASH, Stage.CALLBACK, "the process ended with SIGSEGV", signal="SIGSEGV")
+    assert attempts("crash", *[[crash, crash]] * 5) == [2, 2, 2, 1, 1]
+    before.append(Task("jax/call/before/cpu-1dev", "jax", Topology("cpu", 1), 60.0))
+    assert attempts("after_others", [crash, crash], [crash, good, crash]) == [2, 3]
 
 
 def test_a_flag_that_xla_does_not_know_is_left_out(tmp_path: Path) -> None:

@@ -1,17 +1,18 @@
 """Judges the results in a bundle again, from their outcomes, the known failures and the journal.
 
-What the results themselves say about the status of cells and the exit code is compared, and not believed.
+What the results themselves say about the status of cells, claims and the exit code is compared, and not believed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..expectations.entries import ExpectationError, Expectations, read_entries
 from ..oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
+from ..reports.capabilities import judged_claims
 from ..reports.exit_codes import exit_code
 from ..reports.journal import lines_in
 from ..reports.provenance import plan_digest
@@ -70,6 +71,7 @@ def _judged(bundle: Bundle, name: str) -> JudgedRun:
     results = json.loads(bundle.members[name])
     check_schema(name, results)
     record = record_of(results)
+    record = replace(record, claims=judged_claims([claim.name for claim in record.claims], record.capabilities))
     if name != RESULTS.format(record.name):
         raise BadBundleError(f"{name} holds the results of {record.name}")
     made, seen, known = results["run"], set[str](), dict[str, str]()

@@ -220,15 +220,19 @@ def test_refusals_alone_earn_no_profile(tmp_path: Path, capsys: Capture) -> None
 
 def test_a_claim_that_failed_is_judged_again(tmp_path: Path, capsys: Capture) -> None:
     claims = [{"name": "ordered", "cells": 2, "failed": [fakes.ORDERED]}]
-    folder = fakes.write(tmp_path / "r", claims=claims, exit_code=1)
+    fails = {"outcomes": {fakes.ORDERED: fakes.failing()}, "known": fakes.KNOWN.format(cells=fakes.ORDERED)}
+    folder = fakes.write(tmp_path / "r", **fails, claims=claims, exit_code=1)
     assert commands.main(["bundle", str(folder)]) == 0
     assert (
-        "ended with FAIL: 7 of 7 cells passed, 0 unexpected results, 1 problem of the run\n" in capsys.readouterr().out
+        "ended with FAIL: 6 of 7 cells passed, 0 unexpected results, 1 problem of the run\n" in capsys.readouterr().out
     )
     commands.main(["verify", str(folder / "bundle.zip")])
     said = capsys.readouterr().out
     assert "exit code 1, as stored\n" in said
     assert f"  PROBLEM: CLAIM FAILED: claimed capability `ordered` failed in 1 of 2 cells: {fakes.ORDERED}\n" in said
+    fakes.changed(folder, lambda found: found.update(exit_code=0, claims=[claims[0] | {"failed": []}]))
+    assert commands.main(["bundle", str(folder)]) == 2
+    assert "the exit code is stored as 0, and it is 1\n" in capsys.readouterr().err
 
 
 def test_the_plan_is_made_again(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:

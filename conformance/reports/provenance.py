@@ -60,7 +60,8 @@ def plugins() -> dict[str, str]:
     # The files of all packages are read for those that have no entry point.
     modules = importlib.metadata.packages_distributions().get(_PLUGINS, ()) if plugin_modules() else ()
     names = {point.dist.name for point in points if point.dist} | {*modules}
-    return {_name(name): importlib.metadata.version(name) for name in sorted(names)}
+    # The folder of a package that was removed in part has no name.
+    return {_name(name): importlib.metadata.version(name) for name in sorted(filter(None, names))}
 
 
 def _name(package: str) -> str:

@@ -113,12 +113,15 @@ def test_a_package_adds_a_platform_and_its_cells(tmp_path: Path, package: Path) 
     assert sys.modules["acme_suite"].case is importlib.import_module("conformance.cases.harness.case").case
 
 
+@pytest.mark.filterwarnings("ignore:Implicit None:DeprecationWarning")
 def test_a_plugin_without_an_entry_point_is_recorded(tmp_path: Path) -> None:
-    """JAX finds modules of a namespace package as well."""
+    """JAX finds modules of a namespace package as well. What pip has left of a broken package has no name."""
     use(installed(tmp_path, {}, name="acme-module"))
     (tmp_path / "acme_module-1.0.dist-info" / "top_level.txt").write_text("jax_plugins\n")
     (tmp_path / "jax_plugins" / "acme").mkdir(parents=True)
     (tmp_path / "jax_plugins" / "acme" / "__init__.py").touch()
+    (tmp_path / "half-1.0.dist-info").mkdir()
+    (tmp_path / "half-1.0.dist-info" / "entry_points.txt").write_text("[jax_plugins]\nhalf = acme\n")
     assert plugins()["acme-module"] == "1.0"
 
 

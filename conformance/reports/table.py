@@ -194,12 +194,13 @@ def first_words(witness: str) -> tuple[str, ...]:
 
 
 def own_flags(values: Sequence[str]) -> tuple[str, ...]:
-    """Values that consist of flags, each without the flags that all have; others as they are."""
+    """Values of flags, each without the flags that all have; others, and flags in another order, as they are."""
     if not all(value.startswith("--") for value in values):
         return tuple(values)
     flags = [dict.fromkeys(word for word in value.split() if word != "or") for value in values]
     common = set.intersection(*map(set, flags))
-    return tuple(" ".join(flag for flag in own if flag not in common) or "no other flag" for own in flags)
+    shown = [" ".join(flag for flag in own if flag not in common) for own in flags]
+    return tuple(words or "no other flag" for words in shown) if any(shown) else tuple(values)
 
 
 def several(count: int, noun: str) -> str:

@@ -82,6 +82,8 @@ def _of_call(callback: HostCallback, failure: BaseException) -> str | None:
         return f'on_error goes into the first of two calls: {callback.kind.name}(on_error="log")(function, ...).'
     if unknown and unknown[1] in keywords:
         return f"{callback.kind.name} has no option {shown(unknown[1])}, so it passes {unknown[1]} to the function."
+    if "result_shape" in keywords:
+        return f"{callback.kind.name} has no option result_shape: the second argument describes the result."
     if callback.result_tree is not None and not (positional or keywords) and "argument" in str(failure):
         return "The function gets no operands: the argument after it describes the result, and the operands follow."
     return None

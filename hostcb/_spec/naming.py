@@ -52,15 +52,29 @@ RUNS_LATER = functools.reduce(operator.or_, _RESUMABLE)
 def describe(function: Callable[..., Any], called_at: str = "") -> str:
     """Return the name of a user function, with its file and line or those of the call, for messages."""
     inner = _innermost(function)
-    name = first_line(
-        next(filter(None, (_text(inner, "__qualname__"), _text(inner, "__name__"))), None) or shown(inner)
-    )
+    named = _name_of(inner)
+    if not named and (method := _of_class(inner)):
+        inner, named = method, _name_of(method)
+    name = first_line(named or shown(inner))
     code = attribute(inner, "__code__")
     if called_at:
         return f"{name} ({_seen(called_at)})"
     if not isinstance(code, types.CodeType):
         return name
     return f"{name} ({_seen(code.co_filename)}:{code.co_firstlineno})"
+
+
+def _name_of(function: Any) -> str | None:
+    return next(filter(None, (_text(function, "__qualname__"), _text(function, "__name__"))), None)
+
+
+def _of_class(function: Any) -> types.FunctionType | None:
+    """Return the method that runs if an object of a class of the program is called, as of a logger or a saver."""
+    call = inspect.getattr_static(type(function), "__call__", None)
+    if not isinstance(call, types.FunctionType):
+        return None
+    file = call.__code__.co_filename
+    return None if file.startswith((PACKAGE, JAX)) or is_installed(file) else call
 
 
 @functools.cache

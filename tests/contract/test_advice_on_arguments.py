@@ -18,6 +18,7 @@ LIKE = jax.ShapeDtypeStruct((3,), np.float32)
 
 NO_OPTION = "{} has no option 'orderd', so it passes orderd to the function."
 NO_OPERANDS = "The function gets no operands: the argument after it describes the result, and the operands follow."
+OF_CALL = "pure_callback has no option result_shape: the second argument describes the result."
 NO_RETURN = "Does the function lack a `return`? Where it returns nothing, describe the result by {}."
 
 
@@ -38,6 +39,11 @@ def raises_inside(x: Any, orderd: bool) -> Any:
             lambda: hcb.io_callback(np.sin, LIKE, X, ordered=True),
         ),
         (lambda: hcb.pure_callback(np.sin, X), NO_OPERANDS, lambda: hcb.pure_callback(np.sin, LIKE, X)),
+        (
+            lambda: hcb.pure_callback(np.sin, X, result_shape=X),
+            OF_CALL,
+            lambda: hcb.pure_callback(np.sin, LIKE, X),
+        ),
         (lambda: hcb.pure_callback(forgets, LIKE, X), NO_RETURN.format("None"), lambda: np.sin(X)),
         (
             lambda: hcb.call(forgets, X, result_shape=LIKE),
@@ -45,7 +51,7 @@ def raises_inside(x: Any, orderd: bool) -> Any:
             lambda: hcb.call(np.sin, X, result_shape=LIKE),
         ),
     ],
-    ids=["misspelled option", "no operands", "no return", "no return of a call"],
+    ids=["misspelled option", "no operands", "the option of call", "no return", "no return of a call"],
 )
 def test_the_last_line_says_what_to_do(wrong: Callable[[], Any], advice: str, right: Callable[[], Any]) -> None:
     with pytest.raises(jax.errors.JaxRuntimeError) as caught:

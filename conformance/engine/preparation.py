@@ -47,7 +47,9 @@ def prepare(options: RunOptions) -> Run:
         needed = _required(options, whole)
     if options.patterns and not (selection.cells or selection.ineligible):
         # Before anything is written: the results folder may have those of another run.
-        raise ConflictingOptionsError(f"no cell's id matches {' or '.join(map(repr, options.patterns))}")
+        raise ConflictingOptionsError(
+            f"-k {' or '.join(map(repr, options.patterns))} matches no cell of {options.platform}"
+        )
     refuse_full_results(options)
     jax_version = importlib.metadata.version("jax")
     files = _expectation_files(options, jax_version)

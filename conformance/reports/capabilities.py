@@ -132,13 +132,15 @@ class Claim:
 
     @property
     def sentence(self) -> str:
+        name = self.name.rpartition(":")[2]
+        unit = next((one.unit for one in capabilities() if one.name == name), "program")
         if not self.cells:
-            return f"claimed capability `{self.name}`: no cell of this run tested it"
+            return f"claimed capability `{self.name}`: no {unit} of this run tested it"
         if not self.failed:
-            return f"claimed capability `{self.name}` holds in {several(self.cells, 'cell')}"
+            return f"claimed capability `{self.name}` holds in {several(self.cells, unit)}"
         more = f" and {len(self.failed) - MOST_NAMED} more" if len(self.failed) > MOST_NAMED else ""
         return (
-            f"claimed capability `{self.name}` failed in {len(self.failed)} of {self.cells} cells:"
+            f"claimed capability `{self.name}` failed in {len(self.failed)} of {several(self.cells, unit)}:"
             f" {', '.join(self.failed[:MOST_NAMED])}{more}"
         )
 

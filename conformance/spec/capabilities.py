@@ -75,6 +75,8 @@ class Capability:
     """Whether a cell shows it. A program that must be refused shows nothing."""
     of_functions: bool = False
     """Whether it is about functions themselves, and not about what they can be used with."""
+    unit: str = "program"
+    """What it counts: programs alone, cases alone, or all cells."""
 
 
 def _transform(*names: str) -> Callable[[Shown], bool]:
@@ -149,8 +151,10 @@ FURTHER = (
         "operands of other types than float32",
         lambda shown: shown.program and shown.element != PLAIN_ELEMENT,
     ),
-    Capability("errors", "a callback's exception ends its program", lambda shown: shown.case in ERROR_CASES),
-    Capability("multi-process", "devices of several processes", _multi_process),
+    Capability(
+        "errors", "a callback's exception ends its program", lambda shown: shown.case in ERROR_CASES, unit="case"
+    ),
+    Capability("multi-process", "devices of several processes", _multi_process, unit="cell"),
 )
 
 

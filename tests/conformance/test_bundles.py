@@ -229,7 +229,7 @@ def test_a_claim_that_failed_is_judged_again(tmp_path: Path, capsys: Capture) ->
     commands.main(["verify", str(folder / "bundle.zip")])
     said = capsys.readouterr().out
     assert "exit code 1, as stored\n" in said
-    assert f"  PROBLEM: CLAIM FAILED: claimed capability `ordered` failed in 1 of 2 cells: {fakes.ORDERED}\n" in said
+    assert f"  PROBLEM: CLAIM FAILED: claimed capability `ordered` failed in 1 of 2 programs: {fakes.ORDERED}\n" in said
     fakes.changed(folder, lambda found: found.update(exit_code=0, claims=[claims[0] | {"failed": []}]))
     assert commands.main(["bundle", str(folder)]) == 2
     assert "the exit code is stored as 0, and it is 1\n" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from conformance.cases.harness.hosts import fail
 from conformance.cases.harness.registry import RegisteredCase
 from conformance.cases.harness.registry import case as registered
 from conformance.cases.harness.running import run_case
+from conformance.cases.lifetimes import kept_and_donated_operands
 from conformance.implementations import load
 from conformance.implementations.hostcb import Hostcb
 from conformance.oracle.stages import refusal_in, stacks_in, stage_of_stacks
@@ -160,6 +161,30 @@ def test_a_program_that_does_not_begin_is_no_crash_of_the_implementation(
     outcome = run_case(FOUND["pure_callback", "case.os_exit.pmap"], load(module), devices)
     assert (outcome.verdict, outcome.signal, outcome.anomaly) == (Verdict.HARNESS_ERROR, None, "")
     assert "ended with exit 7: it wrote nothing" in outcome.reason
+
+
+@pytest.mark.parametrize("kind", ["donated", "donated_again"])
+def test_a_platform_on_which_jax_does_not_donate(kind: str, monkeypatch: Patch) -> None:
+    """JAX has a list of the platforms that donate, and leaves out those that it does not know."""
+    case, jit = FOUND["io_callback", f"case.{kind}.jit"], jax.jit
+
+    def undonated(function: Any, donate_argnums: Any = (), **options: Any) -> Any:
+        return jit(function, **options)
+
+    monkeypatch.setattr(jax, "jit", undonated)
+    outcome = run_case(case, load("jax"), jax.devices()[:1])
+    assert (outcome.verdict, outcome.anomaly) == (Verdict.UNSUPPORTED, "not applicable")
+    assert outcome.cause == outcome.reason == "JAX donates no operand on cpu"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_operand_that_is_not_donated_is_not_a_wrong_result(kept: bool, monkeypatch: Patch) -> None:
+    """The program of the case donates nothing, though JAX would."""
+    monkeypatch.setattr(kept_and_donated_operands, "_donating", lambda case, computation: jax.jit(computation))
+    case = FOUND["io_callback", f"case.{'donated_again' if kept else 'donated'}.jit"]
+    outcome = run_case(case, load("jax"), jax.devices()[:1])
+    assert (outcome.verdict, outcome.anomaly) == (Verdict.FAIL, "not refused" if kept else "not donated")
+    assert "result:" not in outcome.reason
 
 
 # A platform's refusal of a program: recognised in its many words, once for each cause, and never without a trial.

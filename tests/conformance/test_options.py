@@ -66,6 +66,11 @@ def test_bad_values_are_refused_at_once(capsys: Capture, monkeypatch: Patch, tmp
             assert line.startswith("bisect") or [*tmp_path.iterdir()] == []
 
 
+def test_a_pattern_without_cells_names_the_option_and_the_platform(capsys: Capture) -> None:
+    line = f"run --cell {CELL} -k no_such_cell"
+    assert refused(capsys, *line.split()) == "ERROR: -k 'no_such_cell' matches no cell of cpu"
+
+
 def test_commands_on_pages_and_in_the_help_are_accepted() -> None:
     """Where a page has K or N, they have a number."""
     found: dict[str, list[str]] = {}

@@ -17,7 +17,7 @@ from conformance.engine.options import RunOptions
 from conformance.expectations.entries import Expectation, Expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import parse_cell
-from conformance.reports.capabilities import Observed, Result, judged_claims, observed
+from conformance.reports.capabilities import Claim, Observed, Result, judged_claims, observed
 from conformance.reports.html import html
 from conformance.reports.markdown import markdown
 from conformance.reports.report import Report
@@ -285,13 +285,18 @@ def test_a_claim_that_fails_is_a_verdict_of_its_own(tmp_path: Path, known: bool)
     found = observed([Result("jax/id_tap/scan/toy-1dev", FAIL), *good])
     claims = judged_claims(["ordered", "hostcb:id_tap", "sharded"], found)
     assert [claim.verdict for claim in claims] == ["failed", "holds", "not tested"]
+    what = {"errors": "case", "multi-process": "cell", "hostcb:id_tap": "program"}
+    for name, unit in what.items():
+        assert f"failed in 1 of 2 {unit}s: x" in Claim(name, 2, ("x",)).sentence
+        assert Claim(name, 1, ()).sentence.endswith(f" holds in 1 {unit}")
+        assert f"no {unit} of this run" in Claim(name, 0, ()).sentence
     cell = "jax/io_callback_ordered/scan/toy-1dev"
     entries = (Expectation((cell,), "fail", "planted", "none", "2026-11-23"),) if known else ()
     made = Report("toy", Expectations(entries), claims=("ordered",))
     made.add(parse_cell(cell), Outcome(Verdict.FAIL, Stage.CALLBACK, "order: planted", anomaly="order"))
     made.add(parse_cell("jax/io_callback_ordered/jit/toy-1dev"), Outcome(Verdict.PASS))
     assert made.exit_code == 1
-    words = f"claimed capability `ordered` failed in 1 of 2 cells: {cell}"
+    words = f"claimed capability `ordered` failed in 1 of 2 programs: {cell}"
     assert words in made.summary()
     made.write(tmp_path / "conformance-toy.json")
     data = json.loads((tmp_path / "conformance-toy.json").read_text())

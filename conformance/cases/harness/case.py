@@ -42,6 +42,10 @@ WHILE = 0.2
 """Seconds in which something must not happen. It is one-sided: a slow machine hides a failure, and makes none."""
 
 
+class NotApplicableError(Exception):
+    """Why a case has no meaning on the platform on which it runs."""
+
+
 class Case(Programs):
     def __init__(
         self, implementation: Implementation, layout: str, devices: Sequence[jax.Device], callback_name: str

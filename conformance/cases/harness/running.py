@@ -17,7 +17,7 @@ from ...implementations import Implementation
 from ...oracle.checkers import Anomaly
 from ...oracle.stages import refusal_of, stage_of, summary
 from ...oracle.verdicts import Outcome, Verdict
-from .case import Case
+from .case import Case, NotApplicableError
 from .child_processes import ChildEndedError
 from .hosts import add_one, is_of_the_program
 from .registry import RegisteredCase
@@ -76,6 +76,9 @@ def run_case(case: RegisteredCase, implementation: Implementation, devices: Sequ
         if one.ends_quietly:
             one.barrier()
         anomalies = one.anomalies
+    except NotApplicableError as error:
+        reason = str(error)
+        return Outcome(Verdict.UNSUPPORTED, reason=reason, anomaly="not applicable", cause=reason)
     except ChildEndedError as error:
         lacking = outcome_without_support(case, one, started)
         return replace(lacking or error.outcome, seconds=time.perf_counter() - started)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..oracle.repetition import interval
+from ..reports.visible import clipped
 from .search import CONFIDENCE, CONFIRMING_RUNS, Answer, Change, Kind
 from .subjects import Sample, counted
 
@@ -39,7 +40,7 @@ def report(
     found = []
     for subjects in sorted(groups.values(), key=lambda group: [*CODES].index(answers[group[0]].kind)):
         answer = answers[subjects[0]]
-        lines = [line[:WIDTH] for line in _lines(answer, samples[subjects[0]], labels, good)]
+        lines = [clipped(line, WIDTH) for line in _lines(answer, samples[subjects[0]], labels, good)]
         if answer.kind is Kind.FOUND:
             ends = [[labels[end].partition(" ")[0] for end in (one.before, one.after)] for one in answer.changes]
             lines += ["", *(step for before, after in ends for step in steps(subjects[0], before, after))]

@@ -19,6 +19,9 @@ from ..warm import ending
 CANNOT_TEST = 125
 """The exit code by which a script says that it means nothing in this release, as for `git bisect run`."""
 
+_NOTE = "For simplicity, JAX has removed its internal frames "
+"""It stands below a line of dashes."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -92,13 +95,19 @@ class Script:
             )
 
         ran = ending.run(start, self.deadline, by=signal.SIGKILL)
-        text, complaint = ran.output.strip(), ran.errors.strip().rpartition("\n")[2]
+        text, complaint = ran.output.strip(), _error(ran.errors)
         end = "hang" if ran.status is None else f"crash({ran.signal})" if ran.signal else ran.how
         if end == f"exit {CANNOT_TEST}":
             return Sample(complaint or text or f"the script ended with {CANNOT_TEST}", untestable=True)
         if ran.status is not None:
             end += f", prints {' | '.join(text.splitlines()) or 'nothing'}"
         return Sample(end, end.startswith("exit 0,"), complaint)
+
+
+def _error(written: str) -> str:
+    """The last line of what a script complained of, without the note that JAX puts below an error."""
+    lines = [line for line in written.splitlines() if line.strip("- \t") and not line.startswith(_NOTE)]
+    return lines[-1].strip() if lines else ""
 
 
 Subjects: TypeAlias = Cells | Script

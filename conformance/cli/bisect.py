@@ -111,14 +111,17 @@ def _next_steps(options: argparse.Namespace, subject: str, before: str, after: s
     if options.repo:
         return [f"what changed: git -C {shlex.quote(str(options.repo))} log -p --first-parent {before}..{after}"]
     what = f"--script {shlex.quote(subject)}" if options.script else subject
-    commits = f"{COMMAND} bisect {what} --repo CLONE --good jax-v{before} --bad jax-v{after}"
+    commits = f"{COMMAND} bisect {what} --repo CLONE --python ENV --good jax-v{before} --bad jax-v{after}"
     steps = [
         f"what changed in JAX: https://github.com/jax-ml/jax/compare/jax-v{before}...jax-v{after}",
         f"if JAX's Python changed it, the commit in a clone of JAX (docs/bisection.md): {commits}",
     ]
-    # A case has no program without the suite.
-    alone = "" if "/case." in subject else " --standalone"
-    return steps + ([] if options.script else [f"the cell as a program: {COMMAND} repro {subject}{alone}"])
+    if not options.script:
+        # A case has no program without the suite.
+        alone = "" if "/case." in subject else " --standalone"
+        where = f"to run with JAX {before} and with {after}"
+        steps.append(f"the cell as a program, {where}: {COMMAND} repro {subject}{alone}")
+    return steps
 
 
 def _interrupted(options: argparse.Namespace) -> int:
@@ -133,6 +136,8 @@ def _subjects(options: argparse.Namespace) -> Subjects:
         if not options.script.is_file():
             raise ConflictingOptionsError(f"there is no script {options.script}")
         return Script(options.script, options.deadline)
+    if pattern := next((word for word in options.cells if word[0] != "@" and ("*" in word or "/" not in word)), None):
+        raise ConflictingOptionsError(f"{pattern!r} is no cell id: `{COMMAND} bisect -k {shlex.quote(pattern)}`")
     return Cells(tuple(cells_of(options, options.cells)), options.deadline, options.results / "workers.log")
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ..reports.visible import clipped
 from ..spec.errors import CommandError
 from ..spec.package import PACKAGE, install_here
 from ..spec.versions import version_key
@@ -166,13 +167,16 @@ class Installer:
         else:
             make = [sys.executable, "-m", "virtualenv", "--quiet"]
             install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-        for command in ([*make, "--python", self.python, str(place)], [*install, *self._links, *wanted]):
-            ended = _run(command)
-            if "No module named virtualenv" in ended.stderr:
-                raise ReleaseError(f"uv makes the environments of releases, and is missing: `{install_here('uv')}`")
-            if ended.returncode:
-                why = _other_python(ended, release) or _complaint(ended)
-                raise ReleaseError(f"JAX {release.label} cannot be installed: {why}")
+        made = _run([*make, "--python", self.python, str(place)])
+        if "No module named virtualenv" in made.stderr:
+            raise ReleaseError(f"uv makes the environments of releases, and is missing: `{install_here('uv')}`")
+        if made.returncode:
+            advice = "give --python the path of an interpreter"
+            raise ReleaseError(f"Python {self.python} cannot be had: {_complaint(made)}; {advice}")
+        ended = _run([*install, *self._links, *wanted])
+        if ended.returncode:
+            why = _other_python(ended, release) or _complaint(ended)
+            raise ReleaseError(f"JAX {release.label} cannot be installed: {why}")
         return Environment.of(python, self.folder / "packages")
 
     def _place(self, release: Release) -> Path:
@@ -230,7 +234,9 @@ def _other_python(ended: subprocess.CompletedProcess[str], release: Release) -> 
 
 
 def _complaint(ended: subprocess.CompletedProcess[str]) -> str:
-    """What a tool said last: uv prints the cause below its error, pip repeats it at the end."""
+    """What a tool said went wrong: uv prints a chain of causes below its error, and pip the cause at the end."""
     lines = [" ".join(line.split()) for line in f"{ended.stdout}\n{ended.stderr}".splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"error:|cause:|ERROR:", line)] or lines
-    return (": ".join(errors[-2:]) or "nothing was said").removeprefix("error: ")[:400]
+    errors = [line.partition(": ")[2] for line in lines if re.match(r"(error|cause|ERROR): ", line)]
+    # The first of a chain say what was asked of whom, and the last one why that failed.
+    told = dict.fromkeys((*errors[:2], *errors[-1:])) if errors else lines[-2:]
+    return clipped(": ".join(told) or "nothing was said", 400)

@@ -15,7 +15,7 @@ from ..planning.keywords import any_of
 from ..spec.errors import CommandError
 from .results import CellRecord, Known, RunRecord
 from .table import Column, Row, Seen, Table, own_flags
-from .visible import in_a_line
+from .visible import clipped, in_a_line
 
 ANY = "*"
 """In the place of the implementation in a cell's id."""
@@ -123,7 +123,7 @@ class Change:
         was, now = _words(self.before) or absent, _words(self.after) or absent
         lines = [f"{self.name}: {' -> '.join(filter(None, (was, now)))}"]
         if self.after is not None and not self.after.passed:
-            lines += [f"    {self.after.witness.partition(chr(10))[0][:300]}", f"    {self.after.reproduce}"]
+            lines += [f"    {clipped(self.after.witness.partition(chr(10))[0])}", f"    {self.after.reproduce}"]
         return lines
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ..oracle.verdicts import Verdict, in_words
-from .visible import in_a_line
+from .visible import clipped, in_a_line
 
 NOT_RUN = "not run"
 PASS = Verdict.PASS.value
@@ -31,7 +31,7 @@ class Seen:
     @staticmethod
     def of(words: str, witness: str) -> Seen:
         lines = witness.strip().splitlines() or [""]
-        return Seen(words, lines[-1 if lines[0].startswith("Traceback ") else 0][:300])
+        return Seen(words, clipped(lines[-1 if lines[0].startswith("Traceback ") else 0]))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,11 @@ def in_a_line(text: str) -> str:
     return _escaped(text, "")
 
 
+def clipped(text: str, width: int = 300) -> str:
+    """The beginning of a long text, which says that there is more."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 def _escaped(text: str, kept: str) -> str:
     if text.isprintable():
         return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from suite_runs import Capture, Patch
 from conformance.bisecting.findings import exit_code, report
 from conformance.bisecting.search import Answer, Kind, Samples, answers
 from conformance.bisecting.subjects import Sample, sample_of
+from conformance.cli.bisect import _next_steps
 from conformance.cli.commands import main
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.releases.environments import ReleaseError
@@ -143,9 +145,8 @@ def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(
     assert "  FOUND: 0.6.1 is the first with another outcome, after 0.6.0." in printed
     assert "  0.6.0: exit 0, prints old  (3 of 3 runs)\n  0.6.1: exit 0, prints new  (3 of 3 runs)\n" in printed
     assert "what changed in JAX: https://github.com/jax-ml/jax/compare/jax-v0.6.0...jax-v0.6.1\n" in printed
-    assert (
-        f"{COMMAND} bisect --script {tmp_path}/script.py --repo CLONE --good jax-v0.6.0 --bad jax-v0.6.1\n" in printed
-    )
+    ends = "--good jax-v0.6.0 --bad jax-v0.6.1\n"
+    assert f"{COMMAND} bisect --script {tmp_path}/script.py --repo CLONE --python ENV {ends}" in printed
     assert [*(tmp_path / "results").glob("environments-*")] == []
     # Nothing runs again. A process that was killed may have left half a line.
     with (tmp_path / "results" / "runs.jsonl").open("a") as journal:
@@ -156,6 +157,35 @@ def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(
     assert (code, "UNUSABLE: 0.7.1 cannot be tested" in printed) == (2, True)
     _, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.2")
     assert "JAX 0.7.2 cannot be installed: it needs Python 3.99 or newer: give --python 3.99\n" in printed
+
+
+NOTED = """\
+import jax
+error = ValueError('w' * 400)
+error.add_note('-' * 20)
+error.add_note('For simplicity, JAX has removed its internal frames from the traceback of the following exception.')
+raise error if jax.__version__ < '0.7.0' else SystemExit(0)
+"""
+
+
+def test_a_script_that_fails_is_witnessed_by_its_error_and_not_by_jaxs_note(bisect: Bisect) -> None:
+    _, printed, _ = bisect(NOTED, "--good", "0.7.0", "--bad", "0.6.2")
+    (line,) = [line for line in printed.splitlines() if "ValueError" in line]
+    # What is cut says so.
+    assert line.startswith("      ValueError: www") and line.endswith("w…") and len(line) == 302, line
+
+
+def test_the_next_steps_name_the_releases_and_the_interpreter() -> None:
+    options = Namespace(repo=None, script=None)
+    _, commits, cell = _next_steps(options, "jax/debug_callback/scan/cpu-1dev", "0.6.1", "0.6.2")
+    assert "--repo CLONE --python ENV --good jax-v0.6.1 --bad jax-v0.6.2" in commits
+    assert cell.startswith("the cell as a program, to run with JAX 0.6.1 and with 0.6.2: ")
+
+
+def test_a_pattern_in_the_place_of_a_cell_is_told_the_option_for_it(capfd: Capture) -> None:
+    for pattern in ("jax and scan", "jax/*/scan/cpu-1dev"):
+        assert main(["bisect", pattern]) == 2
+        assert f"`{COMMAND} bisect -k '{pattern}'`" in capfd.readouterr().err
 
 
 INTERRUPTS = """\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +178,20 @@ def test_a_table_says_what_changed_when_and_goes_on(
         file.write_text(f'{raises}{ENTRY}cells = "{cells}"\njax = "{jax_versions}"\n')
         assert table("0.6.1", "--expectations", str(file), "--resume") == bool(words)
         assert words in capsys.readouterr().err
+
+
+def test_a_python_that_cannot_be_had_is_not_blamed_on_jax(tmp_path: Path) -> None:
+    """And of what uv says in a chain of causes, the first ones are told, not only how the last one ended."""
+    installer = environments.Installer(tmp_path, str(tmp_path / "python3.99"))
+    with pytest.raises(environments.ReleaseError) as raised:
+        installer.environment(environments.Release("0.10.2"))
+    said = str(raised.value)
+    assert said.startswith(f"Python {tmp_path}/python3.99 cannot be had: ")
+    assert said.endswith("; give --python the path of an interpreter") and "JAX" not in said
+
+    causes = "error: Request failed\n  cause: Failed to download `a`\n  cause: client error\n  cause: no name\n"
+    ended = subprocess.CompletedProcess([], 1, "", causes)
+    assert environments._complaint(ended) == "Request failed: Failed to download `a`: no name"
 
 
 def test_what_a_release_lacks_is_unsupported_and_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -71,9 +71,11 @@ def _reasons(run: JudgedRun, wanted: list[str], known: Mapping[str, str], left_o
     counted = {one for one in wanted if one not in known}
     ran = [one for one in run.record.cells if one.id in counted and one.verdict != Verdict.MISSING.value]
     bad = [cell for cell in ran if cell.status is not ExpectationStatus.AS_EXPECTED]
-    for first in sorted(bad, key=lambda cell: cell.status.acceptable)[:1]:
-        yield f"{len(bad)} of its {len(counted)} cells fail, the first is {first.id}: {first.words}"
     missing = counted - {cell.id for cell in ran}
+    for first in sorted(bad, key=lambda cell: cell.status.acceptable)[:1]:
+        fail = "fails" if len(bad) == 1 else "fail"
+        some = f"; {len(missing)} did not run" if missing else ""
+        yield f"{len(bad)} of the {len(ran)} cells that ran {fail}, the first is {first.id}: {first.words}{some}"
     for name in [one for one in wanted if one in missing][:1]:
         yield f"{len(missing)} of its {len(counted)} cells did not run, the first is {name}"
     there = {one.split("/")[1] for one in wanted}

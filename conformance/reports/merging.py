@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from .capabilities import Result, judged_claims, observed
 from .exit_codes import exit_code
 from .files import write_results
 from .journal import lines_of
+from .provenance import without_home
 from .results import SCHEMA_VERSION, load_results, name_of
 
 MOST_NAMED = 10
@@ -144,8 +146,12 @@ def _record(parts: Sequence[Part]) -> dict[str, Any]:
     if plan:
         plan = {**plan, "unselected": [cell for cell in plan["unselected"] if cell not in selected]}
     begin, end = min(run["begin"] for run in runs), max(run["end"] for run in runs)
-    commands = " && ".join(dict.fromkeys(run["command"] for run in runs))
-    return {"run": {**first, "command": commands, "begin": begin, "end": end, "plan": plan}}
+    commands = [*dict.fromkeys(run["command"] for run in runs)]
+    if len(commands) > 1:
+        folders = " ".join(without_home(shlex.quote(str(part.file.parent))) for part in parts)
+        commands.append(f"{COMMAND} merge {folders} --results results")
+    # A shard fails if a cell of it does, and the others run all the same.
+    return {"run": {**first, "command": "; ".join(commands), "begin": begin, "end": end, "plan": plan}}
 
 
 def _check_same(one: Part, other: Part) -> None:

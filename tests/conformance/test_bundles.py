@@ -181,16 +181,26 @@ def core(outcome: Outcome) -> dict[str, Any]:
     return {"outcomes": {fakes.CORE: outcome}}
 
 
+ANOTHER = "hostcb/debug_callback/jit/cpu-1dev"
+SOME = {"cells": (*fakes.CELLS, ANOTHER), **core(fakes.failing())}
+SOME["outcomes"] |= {ANOTHER: MISSING}
 EARNED: dict[str, tuple[dict[str, Any], set[str]]] = {
     "": ({}, ALL),
-    f"1 of its 1 cells fail, the first is {fakes.CORE}: fail": (core(fakes.failing()), OTHERS),
-    f"1 of its 1 cells fail, the first is {fakes.CORE}: flake": (core(fakes.failing(verdict=Verdict.FLAKE)), OTHERS),
+    f"1 of the 1 cells that ran fails, the first is {fakes.CORE}: fail": (core(fakes.failing()), OTHERS),
+    f"1 of the 1 cells that ran fails, the first is {fakes.CORE}: flake": (
+        core(fakes.failing(verdict=Verdict.FLAKE)),
+        OTHERS,
+    ),
     f"1 of its 1 cells did not run, the first is {fakes.CORE}": (core(MISSING), OTHERS),
-    "1 of its 1 cells fail, the first is jax": (OF_JAX, ALL - {"core jax run"}),
+    "1 of the 1 cells that ran fails, the first is jax": (OF_JAX, ALL - {"core jax run"}),
     # A known failure of a case is listed and costs nothing.
     "It is planted. https://example.org/1": (OF_CASE, ALL),
     "all cells of io_callback were left out: mine has no io_callback": (LACKING, OTHERS),
     "the run had 1 problem, the first is: interr": ({"problems": ["interrupted"]}, set()),
+    f"1 of the 1 cells that ran fails, the first is {fakes.CORE}: fail at callback (lost); 1 did not run": (
+        SOME,
+        OTHERS,
+    ),
     "did not run": (AT_DEPTHS, {"core hostcb lower"}),
 }
 

@@ -116,6 +116,17 @@ def test_the_command_of_a_missing_shard_is_that_of_another_one(shard: Any, tmp_p
     assert gap.endswith("; `python -m conformance run -k 'a b' --shard 2/3 --results shard-2` runs shard 2/3")
 
 
+def test_the_command_of_the_whole_runs_every_shard_though_one_fails(shard: Any, tmp_path: Path) -> None:
+    folders = [shard(f"{number}/2", folder=f"my {number}") for number in (1, 2)]
+    for folder in folders:
+        change(folder, run=data_in(folder)["run"] | {"command": f"run {folder.name[-1]}"})
+    merge(tmp_path / "out", *folders)
+    command, named = data_in(tmp_path / "out")["run"]["command"], " ".join(f"'{folder}'" for folder in folders)
+    assert command == f"run 1; run 2; python -m conformance merge {named} --results results"
+    merge(tmp_path / "one", folders[0])
+    assert data_in(tmp_path / "one")["run"]["command"] == "run 1"
+
+
 def test_parts_of_different_wholes_are_refused(shard: Any, tmp_path: Path, capsys: Capture) -> None:
     first, second, out = shard("1/2"), shard("2/2"), tmp_path / "out"
     before = data_in(second)

@@ -57,16 +57,16 @@ def entries(run: RunRecord, since: str, *, whole: bool) -> Iterator[str]:
     for cell in wrong:
         if cell.verdict == Verdict.MISSING.value:
             continue
-        if cell.verdict in UNEXPECTABLE:
+        if _verdict(cell) in UNEXPECTABLE:
             yield _comment(f"no entry for a {cell.verdict}, which does not tell what the next run will show: {cell.id}")
         elif cell.expected != Verdict.PASS.value:
             entry, now = cell.entry or "its entry", in_words(cell.verdict, cell.stage, "")
             yield _comment(f"take {cell.id} out of {entry}, which expects {cell.expected}: now it is {now}")
     version = next((str(info["jax"]) for info in run.environment.values() if "jax" in info), "")
     known = [cell.id for cell in run.cells] if whole else []
-    for cells in _groups(cell for cell in wrong if cell.verdict not in UNEXPECTABLE and not cell.passed):
+    for cells in _groups(cell for cell in wrong if _verdict(cell) not in UNEXPECTABLE and not cell.passed):
         first = cells[0]
-        fields: dict[str, Any] = {"cells": _globs([cell.id for cell in cells], known), "verdict": first.verdict}
+        fields: dict[str, Any] = {"cells": _globs([cell.id for cell in cells], known), "verdict": _verdict(first)}
         fields |= {"stage": first.stage} if first.stage else {}
         fields |= {"jax": from_version(version)} if version else {}
         # A run refuses an entry without them: only a person knows the reason of a failure that the CPU does not have.
@@ -76,12 +76,17 @@ def entries(run: RunRecord, since: str, *, whole: bool) -> Iterator[str]:
         yield from ("", _comment(first.witness.partition("\n")[0]), *toml_of(fields).splitlines())
 
 
+def _verdict(cell: CellRecord) -> str:
+    """Of a flake that the CPU has as well, by chance, that of the CPU's entry."""
+    return cell.on_cpu.verdict if cell.on_cpu else cell.verdict
+
+
 def _groups(cells: Iterable[CellRecord]) -> list[list[CellRecord]]:
     """One group for each cause that the platform names, or for each callback and way to fail."""
     groups: dict[tuple[object, ...], list[CellRecord]] = {}
     for cell in cells:
         whose = ("", cell.cause) if cell.cause else (cell.implementation, cell.callback)
-        groups.setdefault((*whose, cell.verdict, cell.stage, cell.on_cpu), []).append(cell)
+        groups.setdefault((*whose, _verdict(cell), cell.stage, cell.on_cpu), []).append(cell)
     return [*groups.values()]
 
 

@@ -68,7 +68,7 @@ class CellResult:
             "expected": self.expected,
             "known": _known(self.entry) if self.entry else None,
             **({"entry": wrong} if (wrong := self.wrong_entry) else {}),
-            **({"on_cpu": _known(on_cpu)} if (on_cpu := self.on_cpu) else {}),
+            **({"on_cpu": _known(on_cpu) | {"verdict": on_cpu.verdict}} if (on_cpu := self.on_cpu) else {}),
             "attempts": self.attempts,
             **({"preceding_cells": list(self.preceding_cells)} if self.preceding_cells else {}),
             "reproduce": self.reproduce,

@@ -337,7 +337,7 @@ def _cell(data: dict[str, Any]) -> CellRecord:
         status=ExpectationStatus(data["status"]),
         expected=expected,
         known=_known(expected, data["known"]),
-        on_cpu=_known(str(data["verdict"]), data.get("on_cpu")),
+        on_cpu=_known(str((data.get("on_cpu") or {}).get("verdict", data["verdict"])), data.get("on_cpu")),
         attempts=int(data["attempts"]),
         reproduce=str(data["reproduce"]),
         repetition=Repetition.from_json(data["repeated"]) if data.get("repeated") else None,

@@ -161,6 +161,30 @@ def test_a_cell_that_its_entry_does_not_expect_names_the_file_and_the_entry(
     assert [cell.entry for cell in known.record.cells] == [""], "a known failure needs no edit"
 
 
+@pytest.mark.parametrize(
+    ("cell", "outcome", "known"),
+    [
+        ("jax/debug_print_ordered/pmap/toy-2dev", Outcome(Verdict.FAIL), True),
+        ("jax/debug_print_ordered/pmap/acme-npu-16dev", Outcome(Verdict.FAIL), True),
+        ("jax/debug_print_ordered/pmap/toy-1dev", Outcome(Verdict.FAIL), False),
+        ("jax/debug_print_ordered/pmap/toy-2dev", Outcome(Verdict.FLAKE), False),
+        ("jax/io_and_debug_ordered/jit/toy-1dev", Outcome(Verdict.FLAKE, Stage.CALLBACK), True),
+        ("jax/io_and_debug_ordered/jit/toy-1dev", Outcome(Verdict.FLAKE, Stage.RESULT), False),
+    ],
+)
+def test_what_is_known_on_the_cpu(cell: str, outcome: Outcome, known: bool, tmp_path: Path, capsys: Capture) -> None:
+    """With another number of devices, if it is several as well, and for a flake, if the CPU fails by chance."""
+    made = Report("toy", Expectations())
+    made.add(parse_cell(cell), outcome)
+    assert (made.record.cells[0].on_cpu is not None) == known
+    made.write(tmp_path / "conformance-toy.json")
+    main(["expect", str(tmp_path)])
+    said = capsys.readouterr().out
+    if outcome.verdict is Verdict.FLAKE:
+        assert (f'cells = [\n  "{cell}",\n]\nverdict = "fail"' in said) == ("intermittent = true" in said) == known
+        assert ("no entry for a flake" in said) is not known
+
+
 def printed(folder: Path, *cells: dict[str, Any], stale: tuple[str, ...] = ()) -> str:
     fakes.write(folder, *cells, run_info={"cpu-1dev": {"jax": "0.12.0"}}, stale_expectations=stale)
     (record,) = load_results(folder)

@@ -88,13 +88,18 @@ def _notes(cells: list[CellRecord], results: Mapping[str, CellRecord]) -> Iterat
         own = [cell for cell in cells if cell.implementation == one]
         for other in implementations:
             if other != one:
-                seen = Counter(_seen(other + cell.id.removeprefix(one), results) for cell in own)
+                seen = Counter(_seen(other + cell.id.removeprefix(one), cell, results) for cell in own)
                 same = ", ".join(f"{count} {words}" for words, count in seen.most_common())
                 yield f"{one}: {several(len(own), 'cell')}. The same with {other}: {same}."
 
 
-def _seen(cell_id: str, results: Mapping[str, CellRecord]) -> str:
+def _seen(cell_id: str, failed: CellRecord, results: Mapping[str, CellRecord]) -> str:
+    """What the cell with this id did, of which another implementation's failed."""
     cell = results.get(cell_id)
     if cell is None or cell.verdict == Verdict.MISSING.value:
         return NOT_IN_JAX if lacks_function(cell_id) else "not run"
-    return "passed" if cell.passed else "failed"
+    if cell.passed:
+        return "passed"
+    # The stage may be another one for the same failure: JAX and hostcb report it in different places.
+    same = (cell.verdict, cell.anomaly) == (failed.verdict, failed.anomaly)
+    return f"failed in {'the same' if same else 'another'} way"

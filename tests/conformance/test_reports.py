@@ -76,6 +76,13 @@ def test_the_page_holds_every_cell_and_cells_of_one_cause_are_one_entry(tmp_path
     of_hostcb = [LOST | {"id": f"hostcb/{name}/scan/cpu-1dev"} for name in ("dlpack_callback", "io_callback")]
     notes = Page(html([record_of(results(*of_hostcb, cell("jax/io_callback/jit/cpu-1dev")))])).data["runs"][0]["causes"]
     assert notes[0]["notes"] == ["hostcb: 2 cells. The same with jax: 1 not in JAX, 1 not run."]
+    of_jax = [LOST | {"id": f"jax/{name}/scan/cpu-1dev"} for name in ("io_callback", "pure_callback", "debug_print")]
+    both = [*of_jax, *(one | {"id": one["id"].replace("jax", "hostcb")} for one in of_jax)]
+    both[1] |= {"anomaly": "order"}
+    both[2] |= {"verdict": "hang", "stage": None}
+    notes = Page(html([record_of(results(*both))])).data["runs"][0]["causes"]
+    alike = next(one["notes"] for one in notes if len(one["cells"]) > 1)
+    assert "hostcb: 3 cells. The same with jax: 2 failed in another way, 1 failed in the same way." in str(alike)
     on_cpu = record_of(results(LOST | {"on_cpu": WHY}, LOST | {"id": PASSED["id"]}))
     assert "  unexpected  2 unexpected results, 1 known on the CPU\n" in summary(on_cpu)
     some = [one | {"attempts": 1 + (place < 3)} for place, one in enumerate(lost)]

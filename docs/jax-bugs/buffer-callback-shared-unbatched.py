@@ -3,7 +3,11 @@ import os
 os.environ.update(JAX_PLATFORMS="cpu")
 import jax
 import numpy as np
-from jax.experimental.buffer_callback import buffer_callback
+
+try:
+    from jax.experimental.buffer_callback import buffer_callback
+except ImportError:
+    raise SystemExit(125) from None  # this release has no buffer_callback
 
 
 def add(context, out, total, x):

@@ -6,6 +6,9 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+if not hasattr(jax, "shard_map"):
+    raise SystemExit(125)  # this release has no jax.shard_map
+
 seen = []
 
 

@@ -16,8 +16,15 @@ def forward(x):
     return x * 2, None
 
 
-double.defvjp(forward, lambda _, cotangent: (cotangent * 2,), optimize_remat=True)
-jax.block_until_ready(jax.jit(jax.grad(double))(3.0))
+try:
+    double.defvjp(forward, lambda _, cotangent: (cotangent * 2,), optimize_remat=True)
+except TypeError:
+    raise SystemExit(125) from None  # this release has no optimize_remat
+try:
+    jax.block_until_ready(jax.jit(jax.grad(double))(3.0))
+except NotImplementedError:
+    print("came: refused")
+    raise SystemExit(0) from None
 jax.effects_barrier()
 print("came:", came)
 print("expected:", [3.0])

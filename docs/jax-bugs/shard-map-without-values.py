@@ -5,6 +5,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+if not hasattr(jax, "shard_map"):
+    raise SystemExit(125)  # this release has no jax.shard_map
+
 seen = []
 
 

@@ -4,7 +4,7 @@ Without them JAX cannot tell the `input_formats` and `output_formats` of a compi
 JAX's own ordered callbacks as well. With layouts other than the default ones such a program would compute with wrong
 elements: see `lowering.IGNORES_LAYOUTS_BESIDE_TOKEN`.
 
-- docs/jax-bugs/layouts-beside-token.md: JAX >=0.10.2,<0.11.0
+- docs/jax-bugs/layouts-beside-token.md: JAX >=0.6.2,<0.11.0
 """
 
 from __future__ import annotations

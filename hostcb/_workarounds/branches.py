@@ -7,7 +7,7 @@ about the shape of a single token. So it gets a dummy value.
 the other branches use. This repairs JAX's own ordered callbacks as well.
 
 - docs/jax-bugs/cond-without-results.md: JAX >=0.11.2
-- docs/jax-bugs/ordered-in-other-platforms-branch.md: JAX >=0.10.2
+- docs/jax-bugs/ordered-in-other-platforms-branch.md: JAX >=0.6.1
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Under `grad` JAX moves loop-invariant equations out of a `scan`, callbacks with 
 callbacks in the loop.
 
 - docs/jax-bugs/vmap-while-condition.md: JAX >=0.4.31
-- docs/jax-bugs/condition-callback-dropped.md: JAX >=0.10.2
+- docs/jax-bugs/condition-callback-dropped.md: JAX >=0.5.0
 - https://github.com/jax-ml/jax/issues/16637: JAX >=0.4.31
 """
 

@@ -12,7 +12,7 @@ callback outside of it, which has results, the compiler refuses the callback: "s
 sharding". So the `shard_map` takes the token of an operation without side effects.
 
 - docs/jax-bugs/shard-map-loop-without-operands.md: JAX >=0.11.2
-- docs/jax-bugs/shard-map-without-values.md: JAX >=0.10.2
+- docs/jax-bugs/shard-map-without-values.md: JAX >=0.6.1,<0.7.0 or >=0.7.1
 - docs/jax-bugs/ordered-before-shard-map.md: JAX >=0.7.0,<0.10.2 or >=0.12.0
 
 Two more need a `shard_map` that is manual over some mesh axes and a nested `shard_map` over the other axes. hostcb

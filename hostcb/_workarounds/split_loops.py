@@ -7,8 +7,8 @@ run. A derivative that needs the result of such a callback cannot be lowered: th
 
 In a `checkpoint`, a loop with calls and without tangents runs once, and its results are kept, as those of a call are.
 
-- docs/jax-bugs/while-loop-callback-repeated.md: JAX >=0.10.2
-- docs/jax-bugs/remat-optimization-drops.md: JAX >=0.10.2
+- docs/jax-bugs/while-loop-callback-repeated.md: JAX >=0.6.2
+- docs/jax-bugs/remat-optimization-drops.md: JAX >=0.6.2
 """
 
 from __future__ import annotations

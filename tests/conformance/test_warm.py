@@ -42,7 +42,7 @@ def show():
     print("to the error stream", file=sys.stderr)
 
 def nothing():
-    assert ended("os.kill(os.getpid(), 40)", 60).signal == "signal 40"
+    pass
 
 def wait():
     print("waits", flush=True)

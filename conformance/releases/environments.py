@@ -172,7 +172,7 @@ class Installer:
             raise ReleaseError(f"uv makes the environments of releases, and is missing: `{install_here('uv')}`")
         if made.returncode:
             advice = "give --python the path of an interpreter"
-            raise ReleaseError(f"Python {self.python} cannot be had: {_complaint(made)}; {advice}")
+            raise ReleaseError(f"Python {self.python} cannot be had; {advice}: {_complaint(made)}")
         ended = _run([*install, *self._links, *wanted])
         if ended.returncode:
             why = _other_python(ended, release) or _complaint(ended)

@@ -186,8 +186,9 @@ def test_a_python_that_cannot_be_had_is_not_blamed_on_jax(tmp_path: Path) -> Non
     with pytest.raises(environments.ReleaseError) as raised:
         installer.environment(environments.Release("0.10.2"))
     said = str(raised.value)
-    assert said.startswith(f"Python {tmp_path}/python3.99 cannot be had: ")
-    assert said.endswith("; give --python the path of an interpreter") and "JAX" not in said
+    # The advice stands before causes that may be cut.
+    assert said.startswith(f"Python {tmp_path}/python3.99 cannot be had; give --python the path of an interpreter: ")
+    assert "JAX" not in said
 
     causes = "error: Request failed\n  cause: Failed to download `a`\n  cause: client error\n  cause: no name\n"
     ended = subprocess.CompletedProcess([], 1, "", causes)

@@ -371,7 +371,6 @@ def _candidates(
             reason = (
                 case.ineligible(topology.device_count, topology.processes)
                 or why_without(implementation, case.functions)
-                or case.why_not_of(implementation)
                 or _only_on(largest, topology, "cases run")
             )
             yield CaseCell(implementation, case, topology), reason

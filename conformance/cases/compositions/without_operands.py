@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...oracle.verdicts import Stage
+from ...spec.external_callbacks import callback_named
 from ..harness.case import Case, case
 from ..harness.hosts import add_one
 from ..harness.programs import row, rows
@@ -124,6 +125,21 @@ def equal_operands(case: Case) -> None:
     host = case.host()
     for _ in case.runs(lambda x: sum(case.apply(host, x) for _ in range(EQUAL)), case.operand):
         case.saw(host, [case.operand] * EQUAL)
+
+
+@case("jit", "io_callback", "X3")
+def unused_after_a_pure_one(case: Case) -> None:
+    """X3: an io_callback whose result nothing uses runs, though a pure callback of the same shapes comes before it."""
+    host = case.host()
+
+    def body(carry: Any, _: Any) -> tuple[Any, None]:
+        result = case.apply(add_one, carry, by=callback_named("pure_callback"))
+        case.apply(host, result)
+        return result, None
+
+    program = jax.jit(lambda x: jax.lax.scan(body, x, None, length=2)[0])
+    case.gives(np.float32(3), program, np.float32(1), what="a scan of both")
+    case.saw(host, [np.float32(2), np.float32(3)])
 
 
 @case("jit", "pure_callback io_callback debug_callback buffer_callback", needs="lax.composite")

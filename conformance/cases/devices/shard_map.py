@@ -170,3 +170,13 @@ def parts_without_operands(case: Case) -> None:
     case.gives(case.operand + 2, program, case.operand)
     case.barrier()
     case.same("wrong count", Stage.CALLBACK, len(seen), 2 * len(case.devices))
+
+
+@case("pjit", "debug_print", "X4", minimum_devices=2)
+def prints_each_part(case: Case) -> None:
+    """X4: `partitioned=True` prints the part of each device, and without it the whole is printed once."""
+    whole = np.arange(len(case.devices), dtype=np.int32)
+    for partitioned, lines in ((True, [f"[{number}]" for number in whole]), (False, [f"{whole}"])):
+        program = jax.jit(lambda x, p=partitioned: case.implementation.print_as("{}", x, partitioned=p))
+        with case.prints(*lines, what=f"partitioned={partitioned}"):
+            program(jax.device_put(whole, case.split))

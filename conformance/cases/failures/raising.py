@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ...oracle.stages import summary
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
-from ..harness.hosts import PLANTED, add_one, error_of, fail
+from ..harness.hosts import PLANTED, error_of, fail
 from ..harness.registry import COLLECTIVE_TIMEOUT_FLAGS, EVERY_KIND, EVERY_LAYOUT, WITH_SIDE_EFFECT
 from .misbehaving import Misbehaving, ends, is_over, surfaces
 
@@ -174,18 +172,3 @@ def tap_raises(case: Case) -> None:
     case.gives(case.operand * 2, program, case.operand)
     case.barrier_reports()
     case.saw_parts(later, case.operand * 2)
-
-
-@case("jit", "pure_callback io_callback io_callback_ordered", "X2 X3", not_of="hostcb")
-def raises_outside_jit(case: Case) -> None:
-    """Outside jit the error of a function comes at the call, with its words, and the next call is as usual."""
-    operand = jnp.asarray(case.operand)
-    host = case.host(add_one)
-    for _ in range(2):
-        error = error_of(case.apply, fail, operand)
-        # The barrier reports it as well, or does not: a computation has ended with it.
-        case.drain()
-        right = isinstance(error, RuntimeError) and PLANTED in str(error)
-        actual = summary(error) if error else "a result"
-        case.check(right, "swallowed error", Stage.DISPATCH, f"a callback that raised outside jit ended with {actual}")
-        case.gives(case.operand + 1, case.apply, host, operand)

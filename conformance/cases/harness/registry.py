@@ -68,8 +68,6 @@ class RegisteredCase:
     """Whether the case runs in a process of its own, because it may end, hang or poison its process."""
     needs: str = ""
     """A name in `jax` that the case uses and some releases lack: a function, or `stages.Compiled.output_formats`."""
-    not_of: str = ""
-    """The implementations of which no platform can break this, and whose own tests check it: words."""
     functions: str = ""
     """The functions of the implementation's module that the case uses, beside the callback: words."""
     processes: bool = False
@@ -89,10 +87,6 @@ class RegisteredCase:
         if device_count < self.minimum_devices:
             return f"needs {self.minimum_devices} devices, the topology has {device_count}"
         return None
-
-    def why_not_of(self, implementation: str) -> str | None:
-        is_left_out = implementation in self.not_of.split()
-        return f"no platform can break this of {implementation}, whose own tests check it" if is_left_out else None
 
     def ineligible_in(self, processes: int) -> str | None:
         if self.processes == (processes > 1):

@@ -61,7 +61,7 @@ def reads_small_type(case: Case) -> None:
     case.gives(operand, case.program(host), operand)
 
 
-@case("jit", "pure_callback io_callback debug_callback", not_of="hostcb")
+@case("jit", "pure_callback io_callback debug_callback")
 def eagerly_forgotten(case: Case) -> None:
     """No public number: after eager calls, a function is gone with its last reference, without clearing caches."""
 

@@ -149,25 +149,8 @@ def reuses_its_result(case: Case) -> None:
         case.gives(operand + np.float32(1), np.asarray, result)
 
 
-@case("jit", "pure_callback io_callback", not_of="hostcb")
-def wide_results(case: Case) -> None:
-    """#12186: results of 64 bits without x64 are refused before anything runs, in words that name the setting."""
-    wide = jax.ShapeDtypeStruct((), np.int64)
-    host = case.host()
-    error = case.raises(lambda: case.apply(host, np.int32(1), wide), kind="unchecked")
-    case.check(not host.count, "unchecked", Stage.TRACE, "int64[] was refused after the call")
-    case.check(error is None or "x64" in str(error), "message", Stage.TRACE, f"the refusal does not name x64: {error}")
-
-
 @case("jit", "debug_print", "X4")
 def text_in_format(case: Case) -> None:
     """#23600: a print shows the text and the traced values that its format mixes."""
     with case.prints("2.0 text"):
         jax.jit(lambda x: case.implementation.print_as("{a} {b}", a=x, b="text"))(np.float32(2))
-
-
-@case("jit", "debug_print", "X4", not_of="hostcb")
-def malformed_format(case: Case) -> None:
-    """#11725: a format that does not match its arguments is refused before anything runs."""
-    compiled = jax.jit(lambda x: case.implementation.print_as("{a} {b}", a=x))
-    case.raises(lambda: compiled.lower(np.float32(2)), kind="unchecked")

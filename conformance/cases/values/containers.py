@@ -44,16 +44,6 @@ class _Hidden(_Positive):
     """The same, with static data that cannot be shown."""
 
 
-class _OfArrays:
-    """It takes arrays and shapes alone, and `None`."""
-
-    def __init__(self, leaf: Any) -> None:
-        if leaf is not None and not hasattr(leaf, "shape"):
-            raise TypeError(f"{leaf!r} is no array")
-        self.leaf = leaf
-
-
-jax.tree_util.register_pytree_node(_OfArrays, lambda one: ((one.leaf,), None), lambda _, leaves: _OfArrays(*leaves))
 jax.tree_util.register_pytree_node(_Positive, lambda one: ((one.leaf,), None), lambda _, leaves: _Positive(*leaves))
 jax.tree_util.register_pytree_node(_Hidden, lambda one: ((one.leaf,), _Secret()), lambda _, leaves: _Hidden(*leaves))
 
@@ -89,29 +79,3 @@ def containers_that_read_leaves(case: Case) -> None:
             case.check(right_error, "wrong report", Stage.DISPATCH, witness)
         now[0] = right
         case.gives([np.asarray(case.operand + np.float32(1))], program, case.operand)
-
-
-@case("jit", "pure_callback io_callback io_callback_ordered", "X2 X3", not_of="hostcb")
-def other_containers_around(case: Case) -> None:
-    """As in JAX, a list is accepted for a tuple, also around a container that checks its leaf."""
-    for container in (_Positive, _Hidden):
-        like = (container(_shape(case)), jax.ShapeDtypeStruct((), np.int32))
-        host = lambda operand, of=container: [of(operand + np.float32(1)), np.int32(7)]
-        program = _result_of(case, like, host)
-        case.gives([case.operand + np.float32(1), np.int32(7)], program, case.operand)
-
-
-AROUND_ONE: dict[str, Callable[[Any], Any]] = {
-    "a tuple": lambda each: (each,),
-    "a list": lambda each: [each],
-    "two tuples": lambda each: ((each,),),
-}
-
-
-@case("jit", "pure_callback io_callback io_callback_ordered", "X2 X3", not_of="hostcb")
-def other_containers_in_place_of_one(case: Case) -> None:
-    """As in JAX, a list or a tuple of one is accepted for a container that takes arrays alone."""
-    for around in AROUND_ONE.values():
-        host = lambda operand, around=around: around(np.asarray(operand) + np.float32(1))
-        program = _result_of(case, _OfArrays(_shape(case)), host)
-        case.gives([case.operand + np.float32(1)], program, case.operand)

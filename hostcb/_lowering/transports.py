@@ -16,7 +16,6 @@ from jax.interpreters import mlir
 
 from .. import _compat
 from .._compat.extend import hlo
-from .._errors.refusals import HostcbCallbackError
 from .._threads.running import called_by_runtime
 from .crossing import Crossing
 from .custom_calls import custom_call
@@ -150,13 +149,11 @@ def one_of_many(equation: Equation, targets: tuple[str, str], index: int) -> Emi
         token, operands = operands[:has_token], operands[has_token:]
         device = program.device_at(index)
         try:
-            results = host.call(device, decode([np.array(operand) for operand in operands]))
+            results = host.run(device, decode([np.array(operand) for operand in operands]))
             encoded = list(map(_contiguous, encode(results)))
         except BaseException as error:
             # Without a verdict the other devices would wait for ever. `judge` raises the failure.
-            if not isinstance(error, HostcbCallbackError):
-                # `host.call` has not recorded it.
-                host.failed(device, error)
+            host.failed(device, error, on_all=True)
             blanks = [np.zeros(aval.shape, aval.dtype) for aval in result_avals]
             return (*token, np.ones(1, np.uint8), *blanks)
         return (*token, np.zeros(1, np.uint8), *encoded)
@@ -167,7 +164,6 @@ def one_of_many(equation: Equation, targets: tuple[str, str], index: int) -> Emi
             raise host.marked(program.device_at(index))
         return results
 
-    host.judged = True
     kind = host.callback.kind
     verdict_aval = jax.core.ShapedArray((1,), np.uint8)
     avals_out = with_token(

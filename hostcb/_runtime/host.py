@@ -65,8 +65,6 @@ class Host:
         self._shape: Any = result_avals[0].shape if one else None
         self._dtype: Any = result_avals[0].dtype if one else None
         self._ordered = callback.kind.ordered
-        # Whether all devices of the program learn of its failure.
-        self.judged = False
         # What a trace says of it, see `recording`.
         self.about: dict[str, Any] | None = None
 
@@ -167,19 +165,22 @@ class Host:
         self.failed(device, exception)
         return self._refusal(device, exception, marked=False)
 
-    def failed(self, device: Any, exception: BaseException) -> None:
-        """Record a failure for the end of the program, and usually for the barrier."""
-        failed_calls.keep(self.program, device, exception)
-        self.report(device, exception)
+    def failed(self, device: Any, exception: BaseException, on_all: bool = False) -> None:
+        """Record a failure for the end of the program, and usually for the barrier.
 
-    def report(self, device: Any, exception: BaseException) -> None:
+        `on_all` says that all devices of the program learn of it and end.
+        """
+        failed_calls.keep(self.program, device, exception)
+        self.report(device, exception, on_all)
+
+    def report(self, device: Any, exception: BaseException, on_all: bool = False) -> None:
         """Report a failure as the callback does, or else by the next barrier."""
         if self.callback.report_failure is not None:
             if observers.on is not None:
                 observers.on.failed(device)
             self.callback.report_failure(exception)
         else:
-            self._record(device, exception, None)
+            self._record(device, exception, None, on_all)
 
     def marked(self, device: Any) -> HostcbCallbackError:
         """Return the error for a device that received the mark of a failed call."""
@@ -221,14 +222,14 @@ class Host:
         finally:
             frame.depth = outer
 
-    def _record(self, device: Any, exception: BaseException, on_error: OnError | None) -> None:
+    def _record(self, device: Any, exception: BaseException, on_error: OnError | None, on_all: bool = False) -> None:
         if observers.on is not None:
             observers.on.failed(device)
         if not is_hostcbs(exception):
             advise(self.callback, exception)
         # In a thread of Python this is a handler of a program on one device, or a callback outside jit.
         dispatched_here = on_error is None and not self.program.spans_devices and is_pythons()
-        alone = on_error is None and self.program.spans_devices and not self.judged
+        alone = on_error is None and self.program.spans_devices and not on_all
         failure_log.record(
             self.callback.name, device, exception, on_error, self.callback.kind.name, dispatched_here, alone
         )

@@ -16,11 +16,11 @@ from .._primitive.shape_functions import results_of
 from .._spec import flags
 from .._spec.failure_policy import OnError, check_policy
 from .._spec.kinds import CALL, PRINTING_TAP, TAP
-from .._spec.naming import check_callable, shown, shows_tracer, subject
+from .._spec.naming import check_callable, shown, shows_tracer
 from .._spec.options import refuse_misspelled
 from .._spec.placement import position
 from .._spec.shapes import ResultShape
-from .._spec.signatures import check_signature, of_one_operand, several_operands
+from .._spec.signatures import check_signature
 from .printing import Printer, as_pytree
 
 if TYPE_CHECKING:
@@ -91,11 +91,10 @@ def id_tap(
 ) -> R: ...
 
 
-@of_one_operand
 def id_tap(
     tap_func: Callable[..., Any],
     arg: Any,
-    *_more: Any,
+    *,
     result: Any = None,
     tap_with_device: bool = False,
     device_index: int = 0,
@@ -138,8 +137,6 @@ def id_tap(
         on the host: 6.0
     """
     try:
-        if _more:
-            raise several_operands(TAP, subject(TAP.name, tap_func), _more)
         _warn_of_ad_transforms()
         if type(device_index) is int and device_index == 0 and tap_with_device is False and on_error is _BARRIER:
             callback = tap_of_one_array(TAP, tap_func, arg)
@@ -194,10 +191,9 @@ def id_print(
 ) -> R: ...
 
 
-@of_one_operand
 def id_print(
     arg: Any,
-    *_more: Any,
+    *,
     result: Any = None,
     tap_with_device: bool = False,
     device_index: int = 0,
@@ -238,8 +234,6 @@ def id_print(
         ( [0 1 2] 0.5 )
     """
     try:
-        if _more:
-            raise several_operands(PRINTING_TAP, PRINTING_TAP.name, _more)
         if output_stream is not None and not callable(getattr(output_stream, "write", None)):
             raise TypeError(
                 f"id_print: output_stream must have a write method, got {shown(output_stream)} of "
@@ -319,11 +313,10 @@ def call(
 ) -> Any: ...
 
 
-@of_one_operand
 def call(
     callback_func: Callable[..., Any],
     arg: Any,
-    *_more: Any,
+    *,
     result_shape: Any = None,
     call_with_device: bool = False,
     device_index: int = 0,
@@ -370,8 +363,6 @@ def call(
         3.0
     """
     try:
-        if _more:
-            raise several_operands(CALL, subject(CALL.name, callback_func), _more)
         check_callable(callback_func, CALL.name, "callback_func")
         check_signature(CALL, callback_func, bool(call_with_device))
         check_method(CALL, callback_func, vmap_method)

@@ -1,40 +1,19 @@
-"""Refuse further operands of `id_tap`, `call` and `id_print`, and functions that do not take what they pass (H32)."""
+"""Refuse functions that do not take what `id_tap` and `call` pass (H32)."""
 
 from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from .kinds import CALL, PRINTING_TAP, TAP, Kind
+from .kinds import CALL, TAP, Kind
 from .naming import RUNS_LATER, subject
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _CALLED = {
     TAP: "id_tap calls tap_func(arg, transforms), and tap_func(arg, transforms, device=…) if tap_with_device=True.",
     CALL: "call calls callback_func(arg), with the whole of arg as one argument, and callback_func(arg, device=…) if "
     "call_with_device=True. For a function of several arguments write lambda arg: f(*arg).",
 }
-_SEVERAL = {
-    TAP: "Pass several as one tuple: id_tap(f, (x, y)). Options such as result= have to be named.",
-    CALL: "Pass several as one tuple: call(f, (x, y)). Options such as result_shape= have to be named.",
-    PRINTING_TAP: "Print a text as a label: id_print(x, what='the text'). Print several values as one tuple: "
-    "id_print((x, y)).",
-}
-
-
-def of_one_operand(function: F) -> F:
-    """Leave `*_more` out of the signature: a function has it to refuse further operands with more words than Python."""
-    signature = inspect.signature(function)
-    shown = [each for each in signature.parameters.values() if each.kind is not each.VAR_POSITIONAL]
-    function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
-    return function
-
-
-def several_operands(kind: Kind, beginning: str, more: tuple[Any, ...]) -> TypeError:
-    return TypeError(f"{beginning}: got {1 + len(more)} values in place of one arg. {_SEVERAL[kind]}")
 
 
 def check_signature(kind: Kind, function: Any, with_device: bool) -> None:

@@ -9,7 +9,7 @@ import pytest
 from support import pages
 
 PAGE = pages.DOCS / "errors.md"
-OF_OTHERS = ("XLA writes this", "JAX writes this", "JAX's distributed service writes this")
+OF_OTHERS = ("XLA writes this", "JAX writes this", "Python writes this", "JAX's distributed service writes this")
 """What the page says below a message that is not hostcb's."""
 
 

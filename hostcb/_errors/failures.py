@@ -140,7 +140,7 @@ class FailureLog:
             text = formatted(exception)
             first = headline(kind, callback, device, exception)
         except BaseException:
-            # An interrupt, or an exception whose text ends the process: it goes on, and the failure is not lost.
+            # An interrupt goes on, and the failure is not lost.
             first = f"{kind}: {callback} raised {class_name(exception)}"
             self._keep(Failure(callback, device, exception, first, kind, first, ended=on_error is None), on_error)
             raise

@@ -59,7 +59,8 @@ def abstract(value: Any) -> str:
 def _named(failure: BaseException) -> str:
     try:
         text = str(failure).strip()
-    except Exception:
+    except (Exception, SystemExit):
+        # Nor does Python's `traceback` let the text of an exception end the process.
         text = ""
     name = class_name(failure)
     return first_line(f"{name}: {text}") if text else name

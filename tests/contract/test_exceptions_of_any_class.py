@@ -189,8 +189,9 @@ except hcb.CallbackException as reported:
 hcb.id_tap(lambda value, transforms: print("next"), 1.0)
 hcb.barrier_wait()
 """
+    place = f"(<string>:{lines_before(source, 'def tap')}){', on cpu:0,' if error == 'SystemExit' else ''}"
     assert run_program(source, timeout=60).check().lines == [
-        f"['Ending'] id_tap: tap (<string>:{lines_before(source, 'def tap')}) raised Ending",
+        f"['Ending'] id_tap: tap {place} raised Ending",
         "next",
     ]
 
@@ -264,13 +265,22 @@ class Interrupting(Exception):
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("error", [Exiting, Interrupting])
+@pytest.mark.parametrize(("error", "good_runs"), [(Exiting, 0), (Exiting, 3), (Interrupting, 0)])
 @pytest.mark.parametrize("kind", ["call", "pure_callback", "buffer_callback"])
-def test_a_computation_ends_with_an_exception_whose_text_ends_the_thread(error: type[Exception], kind: str) -> None:
+def test_a_computation_ends_with_an_exception_whose_text_ends_the_thread(
+    error: type[Exception], good_runs: int, kind: str
+) -> None:
+    """After good runs JAX dispatches the program in C++."""
+    runs = iter(range(good_runs))
+
     def function(value: Any) -> Any:
-        raise error
+        if next(runs, None) is None:
+            raise error
+        return None if kind == "buffer_callback" else value
 
     program = jax.jit(lambda x: KINDS[kind](function, x))
+    for _ in range(good_runs):
+        program(X)
     with pytest.raises(jax.errors.JaxRuntimeError) as ended:
         jax.block_until_ready(program(X))
     with pytest.raises(hcb.CallbackException) as reported:

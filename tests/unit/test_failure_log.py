@@ -93,13 +93,13 @@ def test_a_dropped_failure_counts(log: FailureLog, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("on_error", [None, "barrier", "next_dispatch", "log"])
-def test_a_failure_whose_text_ends_the_process_tells_whether_its_computation_has_ended(on_error: Any) -> None:
+def test_a_failure_whose_text_is_interrupted_tells_whether_its_computation_has_ended(on_error: Any) -> None:
     class Ends(Exception):
         def __str__(self) -> str:
-            raise SystemExit(3)
+            raise KeyboardInterrupt
 
     log = FailureLog()
-    with pytest.raises(SystemExit):
+    with pytest.raises(KeyboardInterrupt):
         log.record("call", None, Ends(), on_error=on_error)
     with pytest.raises(CallbackException) as reported:
         log.raise_if_any()

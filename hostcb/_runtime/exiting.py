@@ -48,8 +48,8 @@ from .queue.queues import queues
 
 logger = logging.getLogger("hostcb")
 
-# After a barrier has waited in vain, the exit waits for so many seconds at first.
-SECONDS_AFTER_TIMEOUT = 10.0
+# After a barrier has waited in vain, the exit waits for so many seconds at first, and says at once for what.
+SECONDS_IN_VAIN = 10.0
 
 # So many seconds the exit waits for programs that daemon threads alone have started.
 SECONDS_FOR_DAEMONS = 5.0
@@ -70,9 +70,10 @@ class Patience(Deadline, Observer):
 
     def __init__(self) -> None:
         self._seconds = flags.exit_timeout.value
-        self._report = Deadline(REPORT_INTERVAL)
+        in_vain = tracker.waited_in_vain
+        self._report = Deadline(0 if in_vain else REPORT_INTERVAL)
         self._daemons = Deadline(min(self._seconds, SECONDS_FOR_DAEMONS))
-        super().__init__(min(self._seconds, SECONDS_AFTER_TIMEOUT) if tracker.timed_out else self._seconds)
+        super().__init__(min(self._seconds, SECONDS_IN_VAIN) if in_vain else self._seconds)
 
     def renew(self) -> None:
         super().__init__(self._seconds)
@@ -81,7 +82,9 @@ class Patience(Deadline, Observer):
         if self._report.has_passed():
             # By this thread, since Python 3.12 starts no others at its exit.
             self._report = Deadline(REPORT_INTERVAL)
-            logger.warning("barrier_wait[at_exit]: still waiting for %s", listed(outstanding()))
+            logger.warning(
+                "barrier_wait[at_exit]: still waiting for %s. An interrupt (Ctrl-C) gives it up.", listed(outstanding())
+            )
         if self._daemons.has_passed():
             if _only_daemons_wait():
                 return True

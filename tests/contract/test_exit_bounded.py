@@ -168,15 +168,28 @@ def test_a_function_that_never_returns_is_given_up_and_named(callback: str, hang
     assert ("nothing" if kind == "id_tap" else "host") in said
 
 
-def test_after_a_barrier_has_waited_in_vain_the_exit_waits_for_seconds() -> None:
-    program = """
+IN_VAIN = {
+    "timeout": ("hcb.barrier_wait(timeout=0.1)", 1),
+    "Ctrl-C": ("threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\nhcb.barrier_wait()", -2),
+}
+
+
+@pytest.mark.parametrize("end", IN_VAIN)
+def test_after_a_barrier_has_waited_in_vain_the_exit_says_for_what_and_waits_for_seconds(end: str) -> None:
+    text, status = IN_VAIN[end]
+    program = f"""
+import signal
 from hostcb._runtime import exiting
-exiting.SECONDS_AFTER_TIMEOUT = 0.5
-jax.jit(lambda x: hcb.id_tap(lambda v, t: threading.Event().wait(), x))(1.0)
-hcb.barrier_wait(timeout=0.1)
+exiting.SECONDS_IN_VAIN = 0.5
+def hang(value, transforms):
+    threading.Event().wait()
+jax.jit(lambda x: hcb.id_tap(hang, x))(1.0)
+{text}
 """
     ended = run_program(program, devices=1, timeout=60.0)
-    assert ended.returncode == 1 and "these callbacks never finished" in ended.stderr, ended
+    assert ended.returncode == status and "these callbacks never finished" in ended.stderr, ended
+    said = next(line for line in ended.stderr.splitlines() if "still waiting for" in line)
+    assert "hang" in said and said.endswith("An interrupt (Ctrl-C) gives it up.")
 
 
 def test_functions_that_begin_and_end_are_not_given_up() -> None:

@@ -98,6 +98,9 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
                     each.wait()
             else:
                 _wait_in_time(name, seconds)
+        except BaseException:
+            tracker.waited_in_vain = True
+            raise
         finally:
             if observers.on is not None:
                 observers.on.waited(time.monotonic() - began)
@@ -166,7 +169,7 @@ def wait_for_callbacks(
             if not executions and not any(queue.has_nested() for queue in queues.all()):
                 break
     failed_calls.drop_ended()
-    tracker.timed_out = False
+    tracker.waited_in_vain = False
     return True
 
 
@@ -183,7 +186,6 @@ def _wait_in_time(name: str, seconds: float) -> None:
     while not (wait_for_callbacks(name, deadline) and all(seen_to_end(each, deadline) for each in without_order)):
         left = outstanding()
         if left:
-            tracker.timed_out = True
             raise BarrierTimeoutError(
                 f"{_title(name)}: the callbacks have not all run within {seconds:g} s. Outstanding: "
                 f"{listed(left)}. They go on, and the next barrier waits for them again.",

@@ -69,8 +69,8 @@ class ExecutionTracker:
         self.exits_in: int | None = None
         # Whether the exit has waited, and no function may begin any more.
         self.closed = False
-        # Whether the last barrier has waited in vain.
-        self.timed_out = False
+        # Whether a timeout or an interrupt has ended the last barrier.
+        self.waited_in_vain = False
         self._live: dict[Execution, None] = {}
         self._fresh: dict[tuple[Any, ...], Any] = {}
         failed_calls.forget()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from .._spec.callback import LEAF, HostCallback
 from .._spec.kinds import Kind
 from .._spec.naming import shown
+from .._spec.options import nearest, no_option
 
 # The attribute of an exception that has the advice, which is a note of it, too.
 _ADVICE = "_hostcb_advice"
@@ -77,13 +78,18 @@ def _of_call(callback: HostCallback, failure: BaseException) -> str | None:
     if callback.kind.one_argument or not isinstance(failure, TypeError):
         return None
     positional, keywords = callback.argument([None] * callback.operand_count)
-    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(failure))
-    if unknown and unknown[1] == "on_error" and callback.kind.visible:
-        return f'on_error goes into the first of two calls: {callback.kind.name}(on_error="log")(function, ...).'
-    if unknown and unknown[1] in keywords:
-        return f"{callback.kind.name} has no option {shown(unknown[1])}, so it passes {unknown[1]} to the function."
-    if "result_shape" in keywords:
-        return f"{callback.kind.name} has no option result_shape: the second argument describes the result."
+    kind, text = callback.kind, str(failure)
+    if described := next((name for name in keywords if nearest(name, ("result_shape", "result_shape_dtypes"))), None):
+        return f"{kind.name} has no option {shown(described)}: the second argument describes the result."
+    for name in keywords:
+        # A function in C may take none at all.
+        if "keyword argument" in text and (f"'{name}'" in text or "takes no" in text):
+            if name == "on_error" and kind.visible:
+                return f'on_error goes into the first of two calls: {kind.name}(on_error="log")(function, ...).'
+            options = (
+                ("sharding", "vmap_method") if kind.pure else ("ordered", "partitioned" if kind.visible else "sharding")
+            )
+            return str(no_option(kind.name, name, nearest(name, options), f"It passes {name} to the function."))
     if callback.result_tree is not None and not (positional or keywords) and "argument" in str(failure):
         return "The function gets no operands: the argument after it describes the result, and the operands follow."
     return None
@@ -94,15 +100,18 @@ def _is_of_arrays(name: str | None) -> bool:
     return name is not None and not hasattr(np.ndarray, name) and (name in _OF_ARRAYS or hasattr(jax.Array, name))
 
 
-def on_result(callback: HostCallback, result: Any, avals: Sequence[Any]) -> str | None:
-    """Return the advice for a function that has returned something else than one array, or than a tuple of integers."""
+def on_result(callback: HostCallback, result: Any, avals: Sequence[Any], devices: int) -> str | None:
+    """Return the advice for a function that has returned something else than one array, or than a tuple of integers.
+
+    `devices` is the number of devices that run the program.
+    """
     with contextlib.suppress(Exception):
         if result is None:
             none = "result_shape=None" if callback.kind.one_argument else "None"
             return f"Does the function lack a `return`? Where it returns nothing, describe the result by {none}."
         # The result may be any object, and reading its attributes may raise any exception.
         if callback.result_tree == LEAF:
-            return _on_one_array(callback.kind, result, avals[0])
+            return _on_one_array(callback.kind, result, avals[0], devices)
         numbers = [0] * len(avals)
         is_flat = callback.result_tree in map(jax.tree_util.tree_structure, (numbers, tuple(numbers)))
         integers = all(aval.shape == () and np.dtype(aval.dtype).kind == "i" for aval in avals)
@@ -113,8 +122,12 @@ def on_result(callback: HostCallback, result: Any, avals: Sequence[Any]) -> str 
     return None
 
 
-def _on_one_array(kind: Kind, result: Any, aval: Any) -> str | None:
+def _on_one_array(kind: Kind, result: Any, aval: Any, devices: int) -> str | None:
     array, dtype = np.asarray(result), np.dtype(aval.dtype)
+    part, whole = sorted((array.shape, tuple(aval.shape)), key=math.prod)
+    is_part = len(part) == len(whole) and not any(all_of % some for some, all_of in zip(part, whole, strict=True))
+    if is_part and part != whole and devices % (math.prod(whole) // math.prod(part)) == 0:
+        return f"In shard_map and pmap shapes are those of one device's part: perhaps {part} in place of {whole}."
     if kind.one_argument and aval.shape == array.shape == () and dtype.kind == "i" and array.dtype.kind == "f":
         return "A whole number as result_shape, such as 0, means an integer: for a float write 0.0."
     if not np.can_cast(array.dtype, dtype, "same_kind"):

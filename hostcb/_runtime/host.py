@@ -213,7 +213,7 @@ class Host:
             if self.callback.result_tree is None:
                 # No result was asked for, so the returned value is ignored.
                 return ()
-            return conform(result, self.callback, self.result_avals)
+            return conform(result, self.callback, self.result_avals, len(self.program.lowered_for or (None,)))
         except BaseException as exception:
             if self.callback.on_error is None:
                 raise

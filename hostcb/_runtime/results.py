@@ -23,8 +23,8 @@ from .._spec.naming import shown
 _NONE = jax.tree_util.tree_structure(None)
 
 
-def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequence[np.ndarray]:
-    """Check a callback's result, and convert it to the arrays that the device receives.
+def conform(result: Any, callback: HostCallback, avals: Sequence[Any], devices: int = 1) -> Sequence[np.ndarray]:
+    """Check the result of a callback on one of so many devices, and convert it to the arrays that the device receives.
 
     Raises:
         TypeError: `result` does not match `result_shape`. The message names the callback, the expected and the
@@ -34,7 +34,7 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
     tree = jax.tree_util.tree_structure(result)
     if tree != callback.result_tree and (strict or not same_names(result, callback.result_tree)):
         text, did = _wrong_tree(tree, callback, avals, result), instead(result, show(callback, avals))
-        advice = on_result(callback, result, avals)
+        advice = on_result(callback, result, avals, devices)
         raise mismatched(text, did + _why(callback, result, advice), advice)
     leaves = jax.tree_util.tree_leaves(result)
     arrays = [to_array(leaf, callback.name) for leaf in leaves]
@@ -42,7 +42,7 @@ def conform(result: Any, callback: HostCallback, avals: Sequence[Any]) -> Sequen
     if any(array is None for array in converted):
         too_large = _too_large(arrays, avals)
         did = instead(result, show(callback, avals)) + too_large.partition(",")[0]
-        advice = None if too_large else on_result(callback, result, avals)
+        advice = None if too_large else on_result(callback, result, avals, devices)
         if not strict:
             raise mismatched(_wrong_leaf(arrays, converted, callback, avals), did, advice)
         raise mismatched(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._spec.naming import class_name, first_line
+from .._spec.naming import class_name, device_name, first_line
 
 # The attribute of an exception that says what the user's function did in place of raising it.
 _DID = "_hostcb_did"
@@ -24,7 +24,7 @@ def headline(kind: str, name: str, device: Any, failure: BaseException | None) -
         device: the device that called, or None if it is not known.
         failure: the exception; None if another process has it.
     """
-    place = f", on {device}," if device is not None else ""
+    place = "" if device is None else f", on {device_name(device)},"
     return f"{kind}: {name}{place} {what_it_did(failure)}"
 
 

@@ -36,6 +36,7 @@ from .._errors.callback_exception import CallbackException
 from .._errors.failures import at_exit, failure_log
 from .._native.library import library
 from .._spec import flags
+from .._spec.naming import device_name
 from .._threads.deadlines import LOOK_AT_EXIT, Deadline, join_waiters, seen_to_end
 from .._threads.running import threads_in_functions
 from .._threads.thread_states import is_dummy, is_hostcbs, is_pythons, stay
@@ -152,7 +153,7 @@ def _wait() -> str:
             if not wait_for_callbacks("at_exit", patience, seen_to_end):
                 return listed(outstanding())
         unseen = tracker.settle_unseen(patience)
-        return ", ".join(f"pure callbacks on {', '.join(map(str, devices))}" for devices in unseen)
+        return ", ".join(f"pure callbacks on {', '.join(map(device_name, devices))}" for devices in unseen)
     except KeyboardInterrupt:
         return listed(outstanding()) or "an interrupt came"
     finally:

@@ -142,8 +142,11 @@ def class_name(value: Any) -> str:
 
 
 def device_name(device: Any) -> str:
-    """Return a short name of a `jax.Device`, which it has after `clear_backends` as well."""
-    return f"{device.platform}:{device.id}"
+    """Return a short name of a `jax.Device`, which it has after `clear_backends` as well; a name as it is.
+
+    A plugin that is built on another platform may give its devices the `str` of that one.
+    """
+    return device if isinstance(device, str) else f"{device.platform}:{device.id}"
 
 
 def attribute(value: Any, name: str) -> Any:

@@ -219,6 +219,3 @@ class Execution:
         if not self.launched or self.tokens is not None:
             return False
         return len(self.devices) > 1 or self.devices[0].platform != "cpu"
-
-    def __str__(self) -> str:
-        return f"{self.program} {self.state} on {', '.join(map(str, self.devices))}"

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from ..._spec.naming import device_name
 from ..dispatch.programs import Program
 from ..queue.queues import queues
 from .executions import tracker
@@ -31,12 +32,12 @@ class Outstanding:
     count: int
 
     def __str__(self) -> str:
-        one = f"{self.name}, {_DOING.get(self.state, self.state)} on {', '.join(map(str, self.devices))}"
+        one = f"{self.name}, {_DOING.get(self.state, self.state)} on {', '.join(map(device_name, self.devices))}"
         return one if self.count == 1 else f"{self.count} x {one}"
 
     def portable(self) -> Outstanding:
         """Return the same with the devices' names, since no other process has these devices."""
-        return dataclasses.replace(self, devices=tuple(map(str, self.devices)))
+        return dataclasses.replace(self, devices=tuple(map(device_name, self.devices)))
 
 
 class BarrierTimeoutError(TimeoutError):

@@ -4,6 +4,9 @@ Python ends a thread that asks for the interpreter lock while the interpreter is
 handler of the runtime, or in a call of jaxlib, and C++ does not bear that: the process aborts. So the exit has these
 steps:
 
+0. What waits now runs before the functions that the program has registered with `atexit` since it imported hostcb: they
+   may close the file to which a callback writes. They may also start programs with callbacks, so the other steps follow
+   them.
 1. From now on a program that another thread starts is refused, unless a callback has started it.
 2. The exit waits for what had been started. It gives up if a function runs, and none has begun or ended for as many
    seconds as the flag `hostcb_exit_timeout` says, or at an interrupt. It waits a few seconds for what daemon threads
@@ -23,10 +26,12 @@ steps:
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -70,7 +75,8 @@ class Patience(Deadline, Observer):
     """The exit's deadline. It moves on when a function begins or ends, and while none runs."""
 
     def __init__(self) -> None:
-        self._seconds = flags.exit_timeout.value
+        # What step 0 has given up is not waited for again.
+        self._seconds = GRACE if tracker.gave_up else flags.exit_timeout.value
         in_vain = tracker.waited_in_vain
         self._report = Deadline(0 if in_vain else REPORT_INTERVAL)
         self._daemons = Deadline(min(self._seconds, SECONDS_FOR_DAEMONS))
@@ -143,21 +149,37 @@ def _end_functions() -> None:
         time.sleep(LOOK_AT_EXIT)
 
 
-def _wait() -> str:
-    """Wait for what had been started; return a text of what the exit gives up."""
+@contextlib.contextmanager
+def _patience() -> Iterator[Patience]:
     patience = Patience()
     observers.observe(patience)
     try:
-        # Repeat until nothing is pending: callbacks may start programs.
-        while outstanding():
-            if not wait_for_callbacks("at_exit", patience, seen_to_end):
-                return listed(outstanding())
-        unseen = tracker.settle_unseen(patience)
-        return ", ".join(f"pure callbacks on {', '.join(map(device_name, devices))}" for devices in unseen)
-    except KeyboardInterrupt:
-        return listed(outstanding()) or "an interrupt came"
+        yield patience
     finally:
         observers.leave(patience)
+
+
+def _run_what_waits() -> None:
+    """Step 0. It waits for no program that begins meanwhile: none is refused yet, and a thread may begin many."""
+    with _patience() as patience:
+        try:
+            tracker.gave_up = not wait_for_callbacks("at_exit", patience, seen_to_end)
+        except KeyboardInterrupt:
+            tracker.gave_up = True
+
+
+def _wait() -> str:
+    """Wait for what had been started; return a text of what the exit gives up."""
+    with _patience() as patience:
+        try:
+            # Repeat until nothing is pending: callbacks may start programs.
+            while outstanding():
+                if not wait_for_callbacks("at_exit", patience, seen_to_end):
+                    return listed(outstanding())
+            unseen = tracker.settle_unseen(patience)
+            return ", ".join(f"pure callbacks on {', '.join(map(device_name, devices))}" for devices in unseen)
+        except KeyboardInterrupt:
+            return listed(outstanding()) or "an interrupt came"
 
 
 def _at_exit() -> None:
@@ -196,3 +218,11 @@ def _at_exit() -> None:
 
 # JAX registered its exit handlers when it was imported. So this one runs before JAX's handlers clear the backends.
 atexit.register(_at_exit)
+
+# CPython calls the functions of this list before all functions of `atexit`, so step 0 becomes the last of these
+# to be registered, and runs first. Without the list there is no step 0.
+_before_all = getattr(threading, "_register_atexit", None)
+if _before_all is not None:
+    # Refused if hostcb is imported while the process exits.
+    with contextlib.suppress(RuntimeError):
+        _before_all(atexit.register, _run_what_waits)

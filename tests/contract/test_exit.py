@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from support.subprocesses import run_program
 
@@ -158,3 +160,46 @@ def test_pending_callbacks_run_however_it_ends(end: str) -> None:
     code, status = ENDS[end]
     ended = run_program(EXIT.replace("START", STARTS["pmap"][0]).replace("END", code))
     assert (ended.returncode, ended.lines) == (status, ["tap"] * 80), f"exit status {status} and 80 taps, but: {ended}"
+
+
+CLOSED = """
+import atexit
+file = open(sys.argv[1], "w")
+atexit.register(file.close)
+
+@jax.jit
+def loop(steps):
+    def step(i, x):
+        hcb.id_tap(lambda v, t: (time.sleep(0.002), file.write(f"{v}\\n")), i)
+        return x + i
+    return jax.lax.fori_loop(0, steps, step, 0)
+
+loop(300)
+"""
+
+
+@pytest.mark.contract("H17")
+def test_pending_callbacks_run_before_functions_that_were_registered_for_the_exit(tmp_path: Path) -> None:
+    """They may close what the callbacks write to: a file, a logger's queue."""
+    file = tmp_path / "log"
+    run_program(CLOSED, str(file)).check()
+    assert file.read_text().split() == [str(i) for i in range(300)]
+
+
+STARTED_AT_EXIT = """
+import atexit
+mesh = Mesh(np.array(jax.devices()), "d")
+program = jax.jit(jax.shard_map(
+    lambda x: hcb.call(lambda v: (os.write(1, b"called\\n"), v)[1], x, result_shape=x),
+    mesh=mesh, in_specs=P("d"), out_specs=P("d"),
+))
+atexit.register(lambda: jax.block_until_ready(program(np.arange(4.0, dtype=np.float32))))
+program(np.ones(4, np.float32))
+"""
+
+
+@pytest.mark.contract("H17")
+def test_a_function_that_was_registered_for_the_exit_may_run_programs_with_callbacks() -> None:
+    ended = run_program(STARTED_AT_EXIT, devices=4).check()
+    assert ended.lines == ["called"] * 8, ended
+    assert "Error" not in ended.stderr, ended

@@ -71,6 +71,8 @@ class ExecutionTracker:
         self.closed = False
         # Whether a timeout or an interrupt has ended the last barrier.
         self.waited_in_vain = False
+        # Whether the exit has waited in vain, and the functions of `atexit` run now.
+        self.gave_up = False
         self._live: dict[Execution, None] = {}
         self._fresh: dict[tuple[Any, ...], Any] = {}
         failed_calls.forget()

@@ -75,9 +75,9 @@ class Patience(Deadline, Observer):
     """The exit's deadline. It moves on when a function begins or ends, and while none runs."""
 
     def __init__(self) -> None:
-        # What step 0 has given up is not waited for again.
+        # What step 0 has given up is not waited for again, and has been named.
         self._seconds = GRACE if tracker.gave_up else flags.exit_timeout.value
-        in_vain = tracker.waited_in_vain
+        in_vain = tracker.waited_in_vain and not tracker.gave_up
         self._report = Deadline(0 if in_vain else REPORT_INTERVAL)
         self._daemons = Deadline(min(self._seconds, SECONDS_FOR_DAEMONS))
         super().__init__(min(self._seconds, SECONDS_IN_VAIN) if in_vain else self._seconds)

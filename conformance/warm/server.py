@@ -1,4 +1,4 @@
-"""The server of forks: `python -m conformance.warm.server FD MODULE...` imports these modules, then forks on demand.
+"""The fork server: `python -m conformance.warm.server FD MODULE...` imports these modules, then forks on demand.
 
 It makes no devices and starts no thread, so a fork is a process like any other: it makes its own devices, and ends as
 an interpreter ends. It does not import hostcb, which would know that it was forked.

@@ -13,7 +13,7 @@ import numpy as np
 from .. import _compat
 from .._runtime.executions.executions import tracker
 from .._spec.callback import LEAF, Float0, HostCallback, Static, known_tap, shared
-from .._spec.kinds import PRINTING_TAP, Kind
+from .._spec.kinds import IO, PRINTING_TAP, PURE, Kind
 from .._spec.naming import attribute, shown, shows_tracer, subject
 from .._spec.placement import partial_automatic, placed_per_device
 from .._spec.shapes import ResultShape, struct_of
@@ -254,6 +254,8 @@ def _no_value(kind: Kind, function: Any, leaf: Any) -> TypeError:
     remedy = "Pass what is no JAX value to the function by a closure or functools.partial."
     if kind is PRINTING_TAP:
         remedy = "Print a text as a label: id_print(x, what='the text')."
+    elif isinstance(leaf, jax.ShapeDtypeStruct) and kind.name in (PURE.name, IO.name):
+        remedy = f"The result_shape comes before the operands: {kind.name}(function, result_shape, *operands)."
     of = f"of {type(leaf)}"
     if isinstance(leaf, np.ndarray | np.generic):
         of = f"of the dtype {leaf.dtype}, which no device can hold"

@@ -228,6 +228,9 @@ CALLS = [
            {"closure": (lambda: hcb.pure_callback(lambda x: x * len("text"), VECTOR, X), 4 * X),
             "partial": (lambda: hcb.pure_callback(functools.partial(lambda text, x: x * len(text), "text"), VECTOR, X),
                         4 * X)}),
+    Advice("The result_shape comes before the operands: pure_callback(function, result_shape, *operands)", TypeError,
+           lambda: hcb.pure_callback(double, X, VECTOR),
+           {"order": (lambda: hcb.pure_callback(double, VECTOR, X), 2 * X)}),
     Advice("Pass a function that runs it to its end, such as lambda x: asyncio.run(coroutine(x)) or "
            "lambda x: list(generator(x))", TypeError,
            lambda: hcb.pure_callback(coroutine, VECTOR, X),

@@ -4,61 +4,49 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
 
 from ..releases.environments import Environment, ReleaseError
 from ..releases.journal import RunJournal
 from ..reports.table import several
-from .search import Answer, Samples, answers, left_after, so_far
+from .search import Answer, Samples, answers, left_after
 from .subjects import Sample, Subjects
 
 
-@dataclass(frozen=True)
-class Line:
-    subjects: Subjects
-    journal: RunJournal
-    conditions: str
-    """What else an outcome depends on."""
-    labels: Sequence[str]
-    """Each begins with the name of a release or commit."""
-    environments: Sequence[Callable[[], Environment]]
-    """Makes that of each place in the line."""
+def search(
+    subjects: Subjects,
+    journal: RunJournal[Sample],
+    conditions: str,
+    environments: Mapping[str, Callable[[], Environment]],
+    named: Sequence[int],
+    runs: int,
+) -> tuple[dict[str, Answer], Samples]:
+    """What is found of each subject, and the samples that show it; those of the journal count.
 
-    def search(self, named: Sequence[int], runs: int) -> tuple[dict[str, Answer], Samples]:
-        """What is found of each subject, and the samples that show it; those of the journal count.
+    `conditions` are what else an outcome depends on. The line has the environments, by labels that begin with the name
+    of a release or commit.
+    """
+    labels, makers = [*environments], [*environments.values()]
+    samples: Samples = {
+        subject: {index: [*journal.of(label, subject, conditions)] for index, label in enumerate(labels)}
+        for subject in subjects.names
+    }
 
-        After an interrupt it is what is found so far.
-        """
-        samples: Samples = {
-            subject: {
-                index: [Sample(**data) for data in self.journal.of(*self._words(index, subject))]
-                for index in range(len(self.labels))
-            }
-            for subject in self.subjects.names
-        }
-        try:
-            return answers(len(self.labels), named, runs, partial(self._probe, samples), samples), samples
-        except KeyboardInterrupt:
-            return so_far(len(self.labels), named, runs, samples), samples
-
-    def _probe(self, samples: Samples, index: int, runs: Mapping[str, int]) -> Iterator[tuple[str, Sample]]:
-        name = self.labels[index].partition(" ")[0]
-        left = left_after(index, len(self.labels), samples, runs)
+    def probe(index: int, lacking: Mapping[str, int]) -> Iterator[tuple[str, Sample]]:
+        name = labels[index].partition(" ")[0]
+        left = left_after(index, len(labels), samples, lacking)
         rest = f"; about {left} {'is' if left == 1 else 'are'} left after it" if left else ""
-        tell(f"{name}: trying it, {several(sum(runs.values()), 'run')}{rest}")
+        tell(f"{name}: trying it, {several(sum(lacking.values()), 'run')}{rest}")
         try:
-            for subject, sample in self.subjects.run(self.environments[index](), runs):
+            for subject, sample in subjects.run(makers[index](), lacking):
                 tell(f"{name}: {sample.words}" if len(samples) == 1 else f"{name}: {subject}: {sample.words}")
                 if not sample.untestable:
-                    self.journal.add(asdict(sample), *self._words(index, subject))
+                    journal.add(sample, labels[index], subject, conditions)
                 yield subject, sample
         except ReleaseError as error:
             tell(f"{name}: cannot be tested: {error}")
             raise
 
-    def _words(self, index: int, subject: str) -> tuple[str, ...]:
-        return self.labels[index], subject, self.conditions
+    return answers(len(labels), named, runs, probe, samples), samples
 
 
 def tell(line: str) -> None:

@@ -184,8 +184,12 @@ Probe: TypeAlias = Callable[[int, Mapping[str, int]], Iterator[tuple[str, Sample
 
 
 def answers(count: int, named: Sequence[int], runs: int, probe: Probe, samples: Samples) -> dict[str, Answer]:
-    """The answer for each subject. `samples` has what is known already, and all that is known afterwards."""
+    """The answer for each subject; after an interrupt, what is found so far.
+
+    `samples` has what is known already, and all that is known afterwards.
+    """
     finished: dict[str, Answer] = {}
+    interrupted = False
     while True:
         needs: dict[int, dict[str, int]] = {}
         for subject, ran in samples.items():
@@ -195,29 +199,26 @@ def answers(count: int, named: Sequence[int], runs: int, probe: Probe, samples: 
                 except MissingRunsError as missing:
                     index, needed = missing.args
                     needs.setdefault(index, {})[subject] = needed - len(ran.get(index, ()))
-        if not needs:
+        if interrupted:
+            finished |= {subject: _unfinished(samples[subject]) for here in needs.values() for subject in here}
+        if interrupted or not needs:
             return finished
         # All cells that need this release run there together.
         index, lacking = next(iter(needs.items()))
         try:
             for subject, sample in probe(index, lacking):
                 samples[subject].setdefault(index, []).append(sample)
+        except KeyboardInterrupt:
+            interrupted = True
         except ReleaseError as error:
             for subject, ran in samples.items():
                 if subject in lacking or not ran.get(index):
                     ran.setdefault(index, []).append(Sample(str(error), untestable=True))
 
 
-def so_far(count: int, named: Sequence[int], runs: int, samples: Samples) -> dict[str, Answer]:
-    """The answer for each subject after a search that was interrupted."""
-    found: dict[str, Answer] = {}
-    for subject, ran in samples.items():
-        try:
-            found[subject] = change_in(count, named, Evidence(ran, runs))
-        except MissingRunsError:
-            ended, differ = _seen(ran)
-            found[subject] = Answer(Kind.UNFINISHED, tuple(ended), tuple(Change(*pair) for pair in differ))
-    return found
+def _unfinished(ran: Mapping[int, Sequence[Sample]]) -> Answer:
+    ended, differ = _seen(ran)
+    return Answer(Kind.UNFINISHED, tuple(ended), tuple(Change(*pair) for pair in differ))
 
 
 def left_after(index: int, count: int, samples: Samples, subjects: Iterable[str]) -> int:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from ..oracle.verdicts import Outcome, Verdict
 from ..releases.environments import Environment
@@ -33,6 +33,13 @@ class Sample:
     detail: str = ""
     """The witness of a failure, or what a script complained of."""
     untestable: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return vars(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Sample:
+        return Sample(**data)
 
 
 def counted(samples: Iterable[Sample]) -> Counter[str]:

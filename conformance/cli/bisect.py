@@ -11,16 +11,16 @@ from typing import Any
 
 from ..bisecting import findings
 from ..bisecting.commits import Repository
-from ..bisecting.line import Line, tell
+from ..bisecting.line import search, tell
 from ..bisecting.search import Kind
-from ..bisecting.subjects import Cells, Script, Subjects
+from ..bisecting.subjects import Cells, Sample, Script, Subjects
 from ..engine.options import ConflictingOptionsError, positive
 from ..releases.environments import Installer, Release
 from ..reports.journal import set_aside
 from ..spec.package import COMMAND
 from ..spec.versions import version_key
 from .helping import add_command
-from .release_options import add_options, cells_of, conditions, running
+from .release_options import add_options, between, cells_of, conditions, running
 
 FINDINGS = "findings.txt"
 INTERRUPTED = findings.CODES[Kind.UNFINISHED]
@@ -78,7 +78,7 @@ def main(options: argparse.Namespace) -> int:
         raise ConflictingOptionsError(f"--good and --bad are the same, {options.good}: nothing lies between them")
     try:
         subjects = _subjects(options)
-        with running(options) as (installer, journal), contextlib.ExitStack() as stack:
+        with running(options, Sample.from_json) as (installer, journal), contextlib.ExitStack() as stack:
             # They are those of the last bisection, whose runs are set aside as well.
             if (last := options.results / FINDINGS).exists() and not options.resume:
                 set_aside(last)
@@ -87,19 +87,18 @@ def main(options: argparse.Namespace) -> int:
                 tree = stack.enter_context(Repository(options.repo).worktree())
                 # The interpreter of a virtual environment is a link that must stay one.
                 make = partial(tree.environment, python=Path(options.python).absolute())
-                places, labels = [partial(make, commit) for commit in commits], [*commits.values()]
-                named = [0, len(places) - 1]
+                line = {label: partial(make, commit) for commit, label in commits.items()}
+                named = [0, len(line) - 1]
             else:
                 releases = _releases(options, installer)
-                places = [partial(installer.environment, release) for release in releases]
-                labels = [release.label for release in releases]
+                line = {release.label: partial(installer.environment, release) for release in releases}
                 named = [place for place, one in enumerate(releases) if one.jax in (options.good, options.bad)]
-            line = Line(subjects, journal, f"{subjects.version}, {conditions(options)}", labels, places)
-            found, samples = line.search(named, options.runs)
+            depends = f"{subjects.version}, {conditions(options)}"
+            found, samples = search(subjects, journal, depends, line, named, options.runs)
     except KeyboardInterrupt:
         # Outside of the search.
         return _interrupted(options)
-    text = findings.report(found, samples, labels, options.good or "", partial(_next_steps, options))
+    text = findings.report(found, samples, [*line], options.good or "", partial(_next_steps, options))
     print(text)
     (options.results / FINDINGS).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
     code = findings.exit_code([*found.values()])
@@ -147,10 +146,4 @@ def _releases(options: argparse.Namespace, installer: Installer) -> list[Release
     # An end that is not given is the last there is.
     if len(ends) == 1 and version_key(last) < version_key(next(installer.published())):
         first, last = last, ""
-    # It may ask once for each release.
-    tell(f"asking which releases of JAX {options.python} can install")
-    found = installer.between(first, last)
-    if len(ends) < 2:
-        # A Python cannot install all releases.
-        tell(f"searching {found[0].label} to {found[-1].label}, as far as {options.python} can install releases of JAX")
-    return found
+    return between(installer, first, last)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from ..bisecting.line import tell
 from ..engine.interrupts import terminated_like_interrupted
-from ..engine.options import ConflictingOptionsError, add_selection
-from ..releases.environments import Installer, ReleaseError
-from ..releases.journal import RunJournal
+from ..engine.options import ConflictingOptionsError, RunOptions, add_selection
+from ..releases.environments import Installer, Release, ReleaseError
+from ..releases.journal import RunJournal, Shown
 from .helping import add_deadline, add_patterns
 
 
@@ -34,18 +37,43 @@ def add_options(parser: argparse.ArgumentParser, results: str) -> None:
 
 
 @contextlib.contextmanager
-def running(options: argparse.Namespace) -> Iterator[tuple[Installer, RunJournal]]:
-    """What the runs of a command need: environments that are gone when it ends, and the journal of its results."""
+def running(
+    options: argparse.Namespace, read: Callable[[dict[str, Any]], Shown]
+) -> Iterator[tuple[Installer, RunJournal[Shown]]]:
+    """What the runs of a command need: environments that are gone when it ends, and the journal of its results.
+
+    `read` makes a result of what the journal has of it.
+    """
     if options.find_links and not options.find_links.is_dir():
         raise ReleaseError(f"there is no folder {options.find_links} with wheels")
     options.results.mkdir(parents=True, exist_ok=True)
     with (
         terminated_like_interrupted(),
         tempfile.TemporaryDirectory(prefix="environments-", dir=options.results) as place,
-        contextlib.closing(RunJournal(options.results / "runs.jsonl", options.resume)) as journal,
+        contextlib.closing(RunJournal(options.results / "runs.jsonl", options.resume, read)) as journal,
     ):
         links = options.find_links and options.find_links.resolve()
         yield Installer(Path(place).resolve(), options.python, links), journal
+
+
+def between(installer: Installer, first: str, last: str) -> list[Release]:
+    """The releases from one to another; an end that is not given is the last that can be installed."""
+    # It may ask once for each release.
+    tell(f"asking which releases of JAX {installer.python} can install")
+    found = installer.between(first, last)
+    if not (first and last):
+        # A Python cannot install all releases.
+        ends = f"from {found[0].label} to {found[-1].label}"
+        tell(f"{ends}, as far as {installer.python} can install releases of JAX (--python)")
+    return found
+
+
+def repeated(options: argparse.Namespace) -> str:
+    """The options of environments and runs that another command needs for the same outcomes."""
+    own = [] if options.python == sys.executable else ["--python", options.python]
+    own += ["--find-links", str(options.find_links)] if options.find_links else []
+    own += [] if options.deadline == RunOptions.deadline else ["--deadline", f"{options.deadline:g}"]
+    return shlex.join(own)
 
 
 def conditions(options: argparse.Namespace) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from ..releases.table import known_failures, problems_of, table_of
 from ..releases.trying import run_cells
 from ..spec.package import COMMAND
 from .helping import add_command
-from .release_options import add_options, cells_of, conditions, running
+from .release_options import add_options, between, cells_of, conditions, repeated, running
 
 WORSE = 1
 
@@ -47,7 +45,7 @@ def add_parser(commands: Any) -> None:
         "versions",
         nargs="*",
         metavar="VERSION",
-        help="releases: 0.8.3, 0.8.3:0.8.2 for jax with another jaxlib, 0.6.0..0.8.3 or 0.6.0.. for all between",
+        help="releases: 0.8.3, 0.8.3:0.8.2 with another jaxlib, 0.6.0..0.8.3, 0.6.0.. or ..0.8.3 for all between",
     )
     add(
         "--cell",
@@ -73,7 +71,7 @@ def main(options: argparse.Namespace) -> int:
     unfinished = ""
     outcomes: dict[tuple[Release, str], Outcome] = {}
     problems: list[str] = []
-    with running(options) as (installer, journal):
+    with running(options, Outcome.from_json) as (installer, journal):
         releases = releases_of(options.versions, installer)
         progress = Progress(len(releases) * len(cells), what="run", unwanted="not passed")
         try:
@@ -104,8 +102,8 @@ def main(options: argparse.Namespace) -> int:
         print(f"\n{known_failures(outcomes, known)}")
     if (change := table.first_change) and not any(".." in word or ":" in word for word in options.versions):
         cell, before, after = change
-        own = "" if options.python == sys.executable else f" --python {shlex.quote(options.python)}"
-        print(f"\nthe releases between: {COMMAND} bisect {cell} --good {before} --bad {after}{own}")
+        ends = f"bisect {cell} --good {before} --bad {after} {repeated(options)}"
+        print(f"\nthe releases between: {COMMAND} {ends}".rstrip())
     for problem in problems:
         tell(f"ERROR: {problem}")
     return WORSE if problems else 0
@@ -131,27 +129,27 @@ def releases_of(words: Sequence[str], installer: Installer) -> list[Release]:
     found: set[Release] = set()
     for word in words:
         first, dots, end = word.partition("..")
-        if end and Release.parse(first).order > Release.parse(end).order:
+        if first and end and Release.parse(first).order > Release.parse(end).order:
             raise ConflictingOptionsError(f"{word} is the wrong way round: name the older release first")
-        between = installer.between(first, end) if dots else [Release.parse(word)]
-        if dots and not end:
-            # Newer releases may need a newer Python.
-            tell(f"{between[-1].label} is the newest release of JAX that {installer.python} can install (--python)")
-        found |= {*between}
+        found |= {*(between(installer, first, end) if dots else [Release.parse(word)])}
     return sorted(found, key=lambda release: release.order)
 
 
 def _outcomes(
-    options: argparse.Namespace, installer: Installer, journal: RunJournal, release: Release, cells: Sequence[str]
+    options: argparse.Namespace,
+    installer: Installer,
+    journal: RunJournal[Outcome],
+    release: Release,
+    cells: Sequence[str],
 ) -> Iterator[tuple[str, Outcome]]:
     """The outcomes of cells with a release: those of the journal, then the others, which run."""
     words = (release.jax, release.jaxlib, conditions(options))
-    found = {cell: Outcome.from_json(data[-1]) for cell in cells if (data := journal.of(*words, cell))}
+    found = {cell: outcomes[-1] for cell in cells if (outcomes := journal.of(*words, cell))}
     # The next run may show what an error of the suite has not.
     found = {cell: outcome for cell, outcome in found.items() if outcome.verdict is not Verdict.HARNESS_ERROR}
     yield from found.items()
     if missing := {cell: 1 for cell in cells if cell not in found}:
         environment = installer.environment(release)
         for cell, outcome in run_cells(environment, missing, options.deadline, options.results / "workers.log"):
-            journal.add(outcome.as_json(), *words, cell)
+            journal.add(outcome, *words, cell)
             yield cell, outcome

@@ -162,10 +162,17 @@ def test_a_table_says_what_changed_when_and_goes_on(
     assert "12 runs; the first" in said.err and "JAX 0.7.0, 2 of 3 releases\n" in said.err
     # Where releases are named, those between them may show more; of an open range, this Python has no newer ones.
     assert table("0.6.0", "0.6.2", "--resume") == 0
-    between = f"\nthe releases between: {COMMAND} bisect {CELLS[0]} --good 0.6.0 --bad 0.6.2\n"
+    between = f"\nthe releases between: {COMMAND} bisect {CELLS[0]} --good 0.6.0 --bad 0.6.2 --find-links {wheels}\n"
     assert capsys.readouterr().out.endswith(between)
     assert table("0.7.0..", "--resume") == 0
-    assert "0.7.0 is the newest release of JAX that " in capsys.readouterr().err
+    assert "from 0.7.0 to 0.7.0, as far as " in capsys.readouterr().err
+    assert table("..0.5.3", "--resume") == 0
+    assert "from 0.5.3 to 0.5.3, as far as " in capsys.readouterr().err
+    with (tmp_path / "results" / "runs.jsonl").open("a") as journal:
+        journal.write('{"run": ["0.7.0"]}\n')
+    assert table("0.6.0", "--resume") == 2
+    assert "runs.jsonl, line 21 is no finished run (KeyError('outcome')): delete it, or" in capsys.readouterr().err
+    (tmp_path / "results" / "runs.jsonl").unlink()
     assert [*tmp_path.rglob("environments-*")] == []
     file = tmp_path / "known.toml"
     raises = ENTRY + f'cells = "{CELLS[3]}"\n'

@@ -1,4 +1,4 @@
-"""One cell alone: a command line, and a program that you can read, change and attach to a report."""
+"""One cell alone: a command line, and a program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from ..engine.options import add_platform
-from ..spec.depths import Depth
 from ..spec.errors import CommandError
 from ..spec.package import COMMAND, PACKAGE
 from ..spec.platforms import FILES, platform_named
@@ -21,65 +20,27 @@ from .helping import add_command
 if TYPE_CHECKING:
     from ..planning.cells import Cell
 
-DEADLINE = 60.0
-
 _PROGRAM = Template('''\
 # $command
-"""The cell $cell_id $where: its history and its verdict.
+"""The cell $cell_id: its history and its verdict.
 $claim
-It needs JAX and the package $package, which is $found.
-The command above runs the cell as the suite does: in a worker process, and compared with what is known of it.
+It needs JAX and the package $package: start it in the folder of a checkout, or install the suite.
+The command above runs the cell in a worker process, and compares it with what is known of it.
 """
 
-import json
 import os
 import sys
 
-$environment
+# Before JAX is imported: it makes its devices once, and for one platform.
+os.environ.update($environment)
 # As with the command above, modules are found in the current folder, too; what this starts finds what this finds.
 sys.path.append(os.getcwd())
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
 
-$imports
-from $package.oracle.verdicts import Verdict
+from $package.worker.alone import run_alone
 
-$run
-for event in history:
-    print(json.dumps(event))
-print($quoted_id + f": {outcome.label}" + (f" at {outcome.stage.value}" if outcome.stage else ""))
-if outcome.reason:
-    print(outcome.reason)
-sys.exit(outcome.verdict is not Verdict.PASS)
+run_alone($quoted_id)
 ''')
-
-_HERE = Template("""\
-# A cell that crashes or hangs ends this process too, with the stacks of its threads in place of a verdict.
-faulthandler.enable()
-faulthandler.dump_traceback_later($deadline, exit=True)
-# The stage of a failure is read off the stack, JAX's own frames included.
-jax.config.update("jax_traceback_filtering", "off")
-
-cell = parse_cell($quoted_id)
-# Before the devices exist: an implementation may have settings for them.
-implementation = load(cell.implementation)
-devices = devices_of(cell.topology)
-
-recorder = Recorder({device.id: index for index, device in enumerate(devices)})
-outcome = $run
-faulthandler.cancel_dump_traceback_later()
-history = [event.as_json() for event in recorder.history().events]
-""")
-
-_IN_PROCESSES = Template("""\
-topology, _ = parse_topology($topology)
-log = Path.cwd() / "cell.log"
-processes = start_group(topology, $implementation, log, $flags, quick=())
-outcome = processes.run($quoted_id, $deadline)
-if not processes.buried:
-    processes.finish()
-history = outcome.history
-print(f"the standard error of each process: {log.stem}.process-*{log.suffix}")
-""")
 
 
 def command_line(cell: Cell) -> str:
@@ -89,67 +50,21 @@ def command_line(cell: Cell) -> str:
 def program(cell: Cell) -> str:
     from ..planning.cells import CaseCell
 
-    # The environment of a worker on a machine without settings of its own.
-    flags = cell.case.xla_flags if isinstance(cell, CaseCell) else ()
-    deadline = cell.case.deadline if isinstance(cell, CaseCell) else None
     file = platform_named(cell.topology.platform).file
-    described = {FILES: str(file)} if file else {}
+    environment = {FILES: str(file)} if file else {}
+    if not cell.topology.in_several_processes:
+        flags = cell.case.xla_flags if isinstance(cell, CaseCell) else ()
+        # The environment of a worker on a machine without settings of its own.
+        environment |= worker_environment(cell.topology, flags, {}, quick=())
     claim = (inspect.getdoc(cell.case.run) or "") if isinstance(cell, CaseCell) else ""
-    values = {
-        "quoted_id": json.dumps(cell.id),
-        "claim": f"\n{claim}\n" if claim else "",
-        "deadline": str(deadline or DEADLINE),
-        "flags": repr(flags),
-    }
-    if cell.topology.processes > 1 and cell.topology.depth is Depth.RUN:
-        where = f"in {cell.topology.processes} processes, which this program starts"
-        environment = f"os.environ.update({json.dumps(described)})" if described else ""
-        imports = [
-            "from pathlib import Path\n",
-            "spec.topology import parse_topology",
-            "worker.process_group import start_group",
-        ]
-        topology, implementation = json.dumps(cell.topology.name), json.dumps(cell.implementation)
-        run = _IN_PROCESSES.substitute(values, topology=topology, implementation=implementation)
-    else:
-        where, (run_import, call) = "in this process alone", _run(cell)
-        variables = json.dumps(worker_environment(cell.topology, flags, {}, quick=()) | described, indent=4)
-        environment = "# Before JAX is imported: it makes its devices once, and for one platform.\n"
-        environment += f"os.environ.update({variables})"
-        imports = [
-            "import faulthandler\n",
-            "import jax\n",
-            "implementations import load",
-            "oracle.history import Recorder",
-        ]
-        imports += ["planning.cells import parse_cell", "worker.devices import devices_of", run_import]
-        run = _HERE.substitute(values, run=call)
     return _PROGRAM.substitute(
-        values,
         package=PACKAGE,
-        found="in the folder of a checkout: start it in that folder"
-        if PACKAGE == "conformance"
-        else "in the suite's wheel",
         command=command_line(cell),
         cell_id=cell.id,
-        where=where,
-        environment=environment,
-        imports="\n".join(each if each.endswith("\n") else f"from {PACKAGE}.{each}" for each in imports),
-        run=run,
+        quoted_id=json.dumps(cell.id),
+        claim=f"\n{claim}\n" if claim else "",
+        environment=json.dumps(environment, indent=4),
     )
-
-
-def _run(cell: Cell) -> tuple[str, str]:
-    """The import of the function that runs this kind of cell, and its call."""
-    from ..planning.cells import CaseCell, TableCell
-
-    if isinstance(cell, CaseCell):
-        # A case checks while it runs, and records no history to show.
-        return "cases.harness.running import run_case", "run_case(cell.case, implementation, devices)"
-    if cell.topology.depth is not Depth.RUN:
-        return "worker.aot import take_cell", "take_cell(cell, implementation, recorder, devices)"
-    name = "run_table_cell" if isinstance(cell, TableCell) else "run_cell"
-    return f"worker.execution import {name}", f"{name}(cell, implementation, recorder, devices)"
 
 
 def add_parser(commands: Any) -> None:

@@ -55,7 +55,7 @@ def join(topology: Topology, coordinator: str, process: int, first_device: int |
 
 
 def serve(reports: TextIO, devices: Sequence[jax.Device], implementation: Implementation) -> None:
-    worker = _Worker(devices, implementation)
+    worker = Worker(devices, implementation)
 
     def report(**line: Any) -> None:
         reports.write(json.dumps(line) + "\n")
@@ -85,18 +85,18 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {"outcome": outcome.as_json()}
 
 
-class _Worker:
+class Worker:
     """The last cell of this process."""
 
     def __init__(self, devices: Sequence[jax.Device], implementation: Implementation) -> None:
         self._devices = devices
         self._implementation = implementation
-        self._recorder = Recorder({device.id: index for index, device in enumerate(devices)})
+        self.recorder = Recorder({device.id: index for index, device in enumerate(devices)})
         self._seen = Observation(jax.process_index())
 
-    def run(self, cell: Cell, trial: bool) -> dict[str, Any]:
+    def run(self, cell: Cell, trial: bool = False) -> dict[str, Any]:
         """A trial of a callback is in place of an isolated case."""
-        here = self._implementation, self._recorder, self._devices
+        here = self._implementation, self.recorder, self._devices
         if isinstance(cell, CaseCell):
             run = try_callback_of if trial else run_case
             return _outcome(run(cell.case, self._implementation, self._devices))
@@ -112,7 +112,7 @@ class _Worker:
 
     def look_again(self) -> dict[str, Any]:
         """The observation of the last cell with callbacks that have run since."""
-        self._seen = replace(self._seen, history=self._recorder.history())
+        self._seen = replace(self._seen, history=self.recorder.history())
         return {"observation": self._seen.as_json(), "seconds": 0.0}
 
     def judge(self, cell: Cell, observations: Sequence[Observation]) -> dict[str, Any]:

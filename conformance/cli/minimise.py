@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from ..engine.cell_runner import CellRunner
 from ..engine.options import add_platform, positive
-from ..minimising.failures import Counts, Failure, failure_of
+from ..minimising.failures import Counts, failure_of
 from ..oracle.verdicts import Verdict
 from ..reports.table import several
 from ..spec.errors import CommandError
@@ -55,28 +57,30 @@ def add_parser(commands: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     from ..engine.preparation import cell_named
+    from ..engine.run import task_of
     from ..minimising.steps import simpler
-    from ..minimising.trials import trials
 
     found = cell_named(options)
     if options.program and not options.program.parent.is_dir():
         raise FileNotFoundError(f"--program {options.program}: there is no folder {options.program.parent}")
-    with trials(options.deadline) as run_alone:
+    with TemporaryDirectory() as folder:
+        runner = CellRunner(Path(folder) / "worker.log")
 
-        def run(cell: Cell) -> Failure | None:
+        def run(cell: Cell) -> str | None:
             try:
-                outcome = run_alone(cell)
+                # Each run has a process of its own: some failures depend on the process.
+                outcome = runner.run_alone(task_of(cell, options.deadline))
             except (WorkerStartError, WrongPlatformError) as error:
                 if cell.id == options.cell_id:
                     raise
                 # A smaller topology may not work here. That is no reason to stop.
-                return Failure(str(error))
+                return str(error)
             if outcome.verdict is Verdict.HARNESS_ERROR and cell.id == options.cell_id:
                 raise CommandError(f"the suite itself failed in {cell.id}: {outcome.reason}")
             return failure_of(outcome)
 
         counts: Counts[Cell] = Counts(run, options.runs)
-        failure: Failure | None = None
+        failure: str | None = None
 
         def accepted(step: str, cell: Cell) -> None:
             nonlocal found
@@ -104,12 +108,12 @@ def main(options: argparse.Namespace) -> int:
     return code
 
 
-def _write(file: Path, cell: Cell, failure: Failure) -> None:
+def _write(file: Path, cell: Cell, failure: str) -> None:
     from ..standalone.programs import NotStandaloneError, standalone_program
 
     try:
-        if failure.kind in NOT_CHECKED:
-            raise NotStandaloneError(f"a program without it does not look for the anomaly {failure.kind!r}")
+        if unchecked := [kind for kind in NOT_CHECKED if kind in failure]:
+            raise NotStandaloneError(f"a program without it does not look for the anomaly {unchecked[0]!r}")
         file.write_text(standalone_program(cell))
     except NotStandaloneError as error:
         file.write_text(program(cell))

@@ -16,53 +16,36 @@ Step: TypeAlias = tuple[str, Thing]
 """The text of a simplification, and what it leads to."""
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A way to fail: equal for cells that show the same bug, as far as verdicts show it."""
-
-    verdict: str
-    stage: str = ""
-    kind: str = ""
-    """The kind of the first anomaly."""
-    error: str = ""
-    """The type of the exception, if the anomaly is one."""
-
-    def __str__(self) -> str:
-        kind = self.kind + (f" ({self.error})" if self.error else "")
-        return self.verdict + (f" at {self.stage}" if self.stage else "") + (f": {kind}" if kind else "")
-
-
-def failure_of(outcome: Outcome) -> Failure | None:
-    """How the cell failed; None if it passed."""
+def failure_of(outcome: Outcome) -> str | None:
+    """How the cell failed, in words that are equal for one bug, as far as verdicts show it; None if it passed."""
     if outcome.verdict is Verdict.PASS:
         return None
     if outcome.verdict not in (Verdict.FAIL, Verdict.UNSUPPORTED):
         # The stage of a crash or a hang comes from stacks, and may differ from run to run.
-        return Failure(outcome.label)
+        return outcome.label
     error = re.search(r"\w*(?:Error|Exception|Interrupt)\b", outcome.reason) if outcome.anomaly == "error" else None
-    stage = outcome.stage.value if outcome.stage else ""
-    return Failure(outcome.label, stage, outcome.anomaly, error[0] if error else "")
+    return outcome.words + (f": {error[0]}" if error else "")
 
 
 @dataclass
 class Counts(Generic[Thing]):
     """Runs things as often as needed, and counts how they fail."""
 
-    run: Callable[[Thing], Failure | None]
+    run: Callable[[Thing], str | None]
     """Runs a thing once."""
     runs: int
     """The number of runs after which a thing that did not fail is taken to pass, if it fails by chance."""
-    wanted: Failure | None = None
+    wanted: str | None = None
     """The failure that a smaller thing must show."""
     by_chance: bool = False
-    found: dict[Thing, Counter[Failure | None]] = field(default_factory=dict)
+    found: dict[Thing, Counter[str | None]] = field(default_factory=dict)
 
-    def observe(self, start: Thing) -> Failure | None:
+    def observe(self, start: Thing) -> str | None:
         """Run the first thing as often as allowed: its most frequent failure is wanted from now on."""
         for _ in range(self.runs):
             self._again(start)
-        failures = {failure: count for failure, count in self.found[start].items() if failure is not None}
-        self.wanted = max(failures, key=lambda failure: failures[failure], default=None)
+        failures = [failure for failure, _ in self.found[start].most_common() if failure is not None]
+        self.wanted = failures[0] if failures else None
         self.by_chance = self.wanted is not None and self.shown(start) < self.runs
         return self.wanted
 
@@ -99,7 +82,7 @@ class Counts(Generic[Thing]):
         total = self.found[thing].total()
         return f"in {self.shown(thing)} of {total} run{'s' * (total > 1)}"
 
-    def _again(self, thing: Thing) -> Failure | None:
+    def _again(self, thing: Thing) -> str | None:
         failure = self.run(thing)
         self.found.setdefault(thing, Counter())[failure] += 1
         return failure

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..engine.first_cells import FIRST_CELLS, kills_in
-from ..engine.options import positive
+from ..engine.first_cells import FIRST_CELLS
+from ..engine.options import ConflictingOptionsError, positive
 from ..engine.results_folder.locking import FolderLock
 from ..planning.keywords import any_of
 from .helping import add_command, add_deadline, add_patterns
@@ -19,7 +19,7 @@ def add_parser(commands: Any) -> None:
         commands,
         "mutants",
         "Run the cells that catch each mutant, a hostcb with one defect, with it and without it.",
-        ["-k lost -n 1", "--results results/mutants", "--rank results/mutants"],
+        ["-k lost -n 1", "--results results/mutants", "--rank"],
         {
             0: "every mutant was killed for the right reason",
             1: "a mutant survived, or a cell failed without one",
@@ -34,27 +34,26 @@ def add_parser(commands: Any) -> None:
     add_deadline(parser.add_argument, 30.0)
     parser.add_argument(
         "--rank",
-        type=Path,
-        metavar="DIR",
-        help=f"try no mutant: write the cells that `run` begins with, {FIRST_CELLS.name}, from the kill matrix in DIR",
+        action="store_true",
+        help=f"if all mutants are killed, write the cells that `run` begins with, {FIRST_CELLS.name}",
     )
 
 
 def main(options: argparse.Namespace) -> int:
     from ..mutants import MUTANTS
     from ..mutants.ranking import ranking_of
-    from ..mutants.trials import Options, run
+    from ..mutants.trials import run
 
-    if options.rank:
-        FIRST_CELLS.write_text(ranking_of(options.rank))
-        print(f"{len(kills_in(FIRST_CELLS.read_text()))} cells are in {FIRST_CELLS}")
-        return 0
+    if options.rank and options.patterns:
+        raise ConflictingOptionsError("--rank is for all mutants: leave out -k")
     wanted = any_of(options.patterns or ["*"])
     if not (chosen := [mutant for mutant in MUTANTS if wanted(mutant.name)]):
         print(f"ERROR: no mutant's name matches {' or '.join(options.patterns)}", file=sys.stderr)
         return 2
     with FolderLock(options.results) as lock:
         lock.acquire()
-        matrix = run(chosen, Options(options.results, options.workers, options.deadline))
+        matrix = run(chosen, options.results, options.workers, options.deadline)
     print(matrix.summary())
+    if options.rank and not matrix.exit_code:
+        FIRST_CELLS.write_text(ranking_of(matrix))
     return matrix.exit_code

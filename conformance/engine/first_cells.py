@@ -1,6 +1,6 @@
 """The cells that run first: those that kill the most mutants, so that a broken change is seen in the first minute.
 
-`python -m conformance mutants --rank DIR` writes the file from a kill matrix. This module does not import JAX.
+`python -m conformance mutants --rank` writes the file. This module does not import JAX.
 """
 
 from __future__ import annotations

@@ -9,17 +9,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from .host_functions import around, before, reporting, surround
+from .host_functions import around, instead, reporting, surround
 from .mutant import Library, Names, mutant
 
 
 @mutant(
-    "nobody hears of a tap that raises",
-    "id_tap/case.tap_raises.jit/cpu-8dev debug_callback/case.raises_unseen.jit/cpu-8dev",
-    "swallowed error at barrier",
+    "id_tap/case.tap_raises.jit/cpu-8dev debug_callback/case.raises_unseen.jit/cpu-8dev", "swallowed error at barrier"
 )
 @around("id_tap", "debug.callback")
 def swallowed_by_tap(function: Any, *arguments: Any, **options: Any) -> None:
+    """Nobody hears of a tap that raises."""
     try:
         function(*arguments, **options)
     except Exception as error:
@@ -27,19 +26,20 @@ def swallowed_by_tap(function: Any, *arguments: Any, **options: Any) -> None:
 
 
 @mutant(
-    "a call that raises returns zeros",
     "call/case.raises.jit/cpu-8dev pure_callback/case.raises.jit/* io_callback*/case.raises.jit/*",
     "swallowed error at result",
 )
 @mutant(
-    "a callback that raises returns zeros in a program on several devices",
     "call/case.raises.pjit/cpu-8dev pure_callback/case.raises.pmap/cpu-8dev "
     "io_callback/case.raises.shard_map/cpu-8dev io_callback_ordered/case.raises.pjit/cpu-8dev "
     "buffer_callback/case.raises.pmap/cpu-8dev dlpack_callback/case.raises.shard_map/cpu-8dev",
     "swallowed error at result",
     name="swallowed_on_devices",
+    fault="A callback that raises returns zeros in a program on several devices.",
 )
 def swallowed_by_call(library: Library) -> Names:
+    """A call that raises returns zeros."""
+
     def run(function: Any, operand: Any) -> Any:
         try:
             return function(operand)
@@ -59,13 +59,10 @@ def swallowed_by_call(library: Library) -> Names:
     }
 
 
-@mutant(
-    "a pure callback that raises returns zeros from the second time on, when JAX dispatches it in C++",
-    "pure_callback/case.raises.jit/cpu-8dev",
-    "swallowed error at result",
-)
+@mutant("pure_callback/case.raises.jit/cpu-8dev", "swallowed error at result")
 @around("pure_callback", having=threading.Event)
 def swallowed_when_native(raised: Any, function: Any, *operands: Any) -> Any:
+    """A pure callback that raises returns zeros from the second time on, when JAX dispatches it in C++."""
     try:
         return function(*operands)
     except Exception:
@@ -75,12 +72,9 @@ def swallowed_when_native(raised: Any, function: Any, *operands: Any) -> Any:
         return np.zeros_like(operands[0])
 
 
-@mutant(
-    "an exception is raised by the computation after the one that failed",
-    "call/case.raises.jit/cpu-8dev io_callback/case.raises.jit/cpu-8dev",
-    "swallowed error at result",
-)
+@mutant("call/case.raises.jit/cpu-8dev io_callback/case.raises.jit/cpu-8dev", "swallowed error at result")
 def postponed(library: Library, raised_now: bool = False) -> Names:
+    """An exception is raised by the computation after the one that failed."""
     pending: deque[Exception] = deque()
 
     def run(function: Any, operand: Any) -> Any:
@@ -97,21 +91,15 @@ def postponed(library: Library, raised_now: bool = False) -> Names:
     return surround(library, run, "call", "io_callback")
 
 
-@mutant(
-    "an exception is raised again by the computation after the one that failed",
-    "call/case.raises.jit/cpu-8dev",
-    "stale error at dispatch",
-)
+@mutant("call/case.raises.jit/cpu-8dev", "stale error at dispatch")
 def repeated(library: Library) -> Names:
+    """An exception is raised again by the computation after the one that failed."""
     return postponed(library, raised_now=True)
 
 
-@mutant(
-    "the barrier reports a failure for ever",
-    "id_tap/case.tap_raises.jit/cpu-8dev call/case.raises.jit/cpu-8dev",
-    "stale error at barrier",
-)
+@mutant("id_tap/case.tap_raises.jit/cpu-8dev call/case.raises.jit/cpu-8dev", "stale error at barrier")
 def never_forgotten(library: Library) -> Names:
+    """The barrier reports a failure for ever."""
     failures: list[Exception] = []
 
     def report(failed: Any) -> None:
@@ -123,12 +111,9 @@ def never_forgotten(library: Library) -> Names:
     return reporting(library, report)
 
 
-@mutant(
-    "the barrier reports a failure again after two quiet ones",
-    "call/case.raises.jit/cpu-8dev call/case.error_mark.pmap/cpu-8dev",
-    "stale error at barrier",
-)
+@mutant("call/case.raises.jit/cpu-8dev call/case.error_mark.pmap/cpu-8dev", "stale error at barrier")
 def reported_late(library: Library) -> Names:
+    """The barrier reports a failure again after two quiet ones."""
     failures: list[Exception] = []
     quiet = 0
 
@@ -144,41 +129,36 @@ def reported_late(library: Library) -> Names:
     return reporting(library, report)
 
 
-@mutant(
-    "the barrier waits, and reports no failure",
-    "id_tap/case.tap_raises.* call/case.raises.jit/cpu-8dev",
-    "swallowed error at barrier",
-)
+@mutant("id_tap/case.tap_raises.* call/case.raises.jit/cpu-8dev", "swallowed error at barrier")
 def barrier_says_nothing(library: Library) -> Names:
+    """The barrier waits, and reports no failure."""
     return reporting(library, lambda failed: None)
 
 
 @mutant(
-    "errors do not say what the callback raised",
     "id_tap/case.tap_raises.jit/cpu-8dev pure_callback/case.raises.jit/cpu-8dev",
     "poor error at barrier, poor error at dispatch",
 )
 @around("id_tap", "call", "pure_callback")
 def text_lost(function: Any, *arguments: Any, **options: Any) -> Any:
+    """Errors do not say what the callback raised."""
     try:
         return function(*arguments, **options)
     except Exception:
         raise RuntimeError("something went wrong") from None
 
 
-@mutant(
-    "from the second call on, a failure is an exception of another type",
-    "pure_callback/case.raises.jit/cpu-8dev",
-    "wrong error at dispatch",
-)
+@mutant("pure_callback/case.raises.jit/cpu-8dev", "wrong error at dispatch")
 def error_type_changes(library: Library) -> Names:
+    """From the second call on, a failure is an exception of another type."""
     # JAX's own callbacks raise another type after the first run of a program.
     return {"pure_callback": jax.pure_callback}
 
 
-@mutant("after a tap has raised no tap runs", "id_tap/case.tap_raises.jit/cpu-8dev", "lost at callback")
+@mutant("id_tap/case.tap_raises.jit/cpu-8dev", "lost at callback")
 @around("id_tap", having=threading.Event)
 def quits_after_failure(failed: Any, function: Any, *arguments: Any, **options: Any) -> None:
+    """After a tap has raised no tap runs."""
     if failed.is_set():
         return
     try:
@@ -188,22 +168,24 @@ def quits_after_failure(failed: Any, function: Any, *arguments: Any, **options: 
         raise
 
 
-@mutant(
-    "a callback that starts another one waits for itself", "call/case.starts_others.jit/cpu-8dev", "hang at dispatch"
-)
+@mutant("call/case.starts_others.jit/cpu-8dev", "hang at dispatch")
 @around("id_tap", "call", having=threading.Lock)
 def not_reentrant(lock: Any, function: Any, *arguments: Any, **options: Any) -> Any:
+    """A callback that starts another one waits for itself."""
     with lock:
         return function(*arguments, **options)
 
 
 @mutant(
-    "functions are kept though no program uses them any more",
     "id_tap/case.is_forgotten.* call/case.many_are_forgotten.jit/* call/case.is_forgotten.jit/* "
     "io_callback/case.is_forgotten.jit/*",
     "leak at exit",
 )
-def kept_alive(library: Library) -> Names:
-    kept: list[Any] = []
-    external = ("pure_callback", "io_callback", "debug.callback", "buffer_callback", "dlpack_callback")
-    return before(library, lambda function, *_: kept.append(function), "id_tap", "call", *external)
+@instead("id_tap", "call", "pure_callback", "io_callback", "debug.callback", "buffer_callback", "dlpack_callback")
+def kept_alive(callback: Any, function: Any, *arguments: Any, **options: Any) -> Any:
+    """Functions are kept though no program uses them any more."""
+    _KEPT.append(function)
+    return callback(function, *arguments, **options)
+
+
+_KEPT: list[Any] = []

@@ -46,17 +46,21 @@ def around(*names: str, having: Callable[[], Any] | None = None) -> Callable[[Ho
 
 def surround(library: Library, fault: HostFault, *names: str) -> Names:
     """These callbacks of the library, with the fault around each function that the user passes."""
-    return {name: functools.partial(_with_fault, operator.attrgetter(name)(library), fault) for name in names}
+
+    def callback(own: Any, function: Any, *arguments: Any, **options: Any) -> Any:
+        return own(Surrounded(function, fault), *arguments, **options)
+
+    return instead(*names)(callback)(library)
 
 
-def before(library: Library, action: Callable[..., object], *names: str) -> Names:
-    """These callbacks of the library, which call this with their own arguments first."""
+def instead(*names: str) -> Callable[[HostFault], Plant]:
+    """Make a function that breaks a library of one that stands in for callbacks, and receives each of them first."""
 
-    def callback(name: str, *arguments: Any, **options: Any) -> Any:
-        action(*arguments)
-        return operator.attrgetter(name)(library)(*arguments, **options)
+    def planted(fault: HostFault) -> Plant:
+        stand_in = lambda library, name: functools.partial(fault, operator.attrgetter(name)(library))
+        return functools.wraps(fault)(lambda library: {name: stand_in(library, name) for name in names})
 
-    return {name: functools.partial(callback, name) for name in names}
+    return planted
 
 
 def reporting(library: Library, report: Callable[[Any], None]) -> Names:
@@ -82,7 +86,3 @@ def at_barriers(library: Library, held: deque[Callable[[], Any]]) -> Names:
             held.popleft()()
 
     return {"barrier_wait": barrier_wait}
-
-
-def _with_fault(callback: Any, fault: HostFault, function: Any, *arguments: Any, **options: Any) -> Any:
-    return callback(Surrounded(function, fault), *arguments, **options)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
 from ..oracle.verdicts import Outcome, Verdict
 from .mutant import Mutant, symptom_of
 
-SCHEMA_VERSION = 1
 WITNESS_LENGTH = 160
 
 
@@ -28,10 +24,6 @@ class Trial:
         passes = self.outcome.verdict is Verdict.PASS
         return f"{self.cell}: {'passes' if passes else f'{symptom_of(self.outcome)}: {words}'}"
 
-    def as_json(self) -> dict[str, Any]:
-        outcome = replace(self.outcome, history=[]).as_json()
-        return {"cell": self.cell, "kills": self.kills, **outcome, "verdict": self.outcome.label}
-
 
 @dataclass
 class Row:
@@ -48,15 +40,6 @@ class Row:
             return "killed"
         failed = any(trial.outcome.verdict is not Verdict.PASS for trial in self.trials)
         return "killed for another reason" if failed else "survived"
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "mutant": self.mutant.name,
-            "fault": self.mutant.fault,
-            "symptoms": self.mutant.symptoms,
-            "fate": self.fate,
-            "trials": [trial.as_json() for trial in self.trials],
-        }
 
 
 @dataclass
@@ -97,17 +80,6 @@ class Matrix:
             return 2
         return 1 if self.survivors or self.problems else 0
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA_VERSION,
-            "exit_code": self.exit_code,
-            "seconds": round(self.seconds, 1),
-            "mutants": [row.as_json() for row in self.rows],
-            "control": {cell: outcome.label for cell, outcome in self.control.items()},
-            "idle_cells": self.idle_cells,
-            "problems": self.problems,
-        }
-
     def summary(self) -> str:
         width = max((len(row.mutant.name) for row in self.rows), default=0)
         lines = []
@@ -123,6 +95,3 @@ class Matrix:
         trials = sum(len(row.trials) for row in self.rows)
         lines += ["", f"{killed} of {len(self.rows)} mutants killed for the right reason, {trials} trials,"]
         return "\n".join(lines) + f" {len(self.control)} different cells, {self.seconds:.0f} s"
-
-    def write(self, folder: Path) -> None:
-        (folder / "mutants.json").write_text(json.dumps(self.as_json(), indent=1) + "\n")

@@ -6,6 +6,7 @@ This module imports neither JAX nor an implementation: the process that plans an
 from __future__ import annotations
 
 import fnmatch
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -62,13 +63,16 @@ MUTANTS: list[Mutant] = []
 
 
 def mutant(
-    fault: str, cells: str, symptoms: str, *, words: str = "", name: str | None = None
+    cells: str, symptoms: str, *, words: str = "", name: str | None = None, fault: str | None = None
 ) -> Callable[[Planting], Planting]:
-    """Make a mutant of the function that plants it, by whose name it is called. The cells have spaces between them."""
+    """Make a mutant of the function that plants it.
+
+    Its name and its docstring are those of the mutant, unless others are given. The cells have spaces between them.
+    """
 
     def made(plant: Planting) -> Planting:
-        named = name or plant.__name__
-        MUTANTS.append(Mutant(named, fault, plant, tuple(cells.split()), tuple(symptoms.split(", ")), words))
+        named, sentence = name or plant.__name__, fault or inspect.getdoc(plant) or ""
+        MUTANTS.append(Mutant(named, sentence, plant, tuple(cells.split()), tuple(symptoms.split(", ")), words))
         return plant
 
     return made

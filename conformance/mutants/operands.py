@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .host_functions import around, before, surround
+from .host_functions import around, instead, surround
 from .mutant import Library, Names, mutant
 
 SEVERAL_KIB = 4096
@@ -19,25 +19,22 @@ OF_SEVERAL_KIB = " ".join(
 ARRAYS_GIVEN = ("id_tap", "call", "pure_callback", "io_callback", "debug.callback")
 
 
-@mutant(
-    "a callback is given what it was given the time before",
-    "id_tap/jit/cpu-8dev id_tap/scan/cpu-8dev",
-    "stale operand at callback",
-)
+@mutant("id_tap/jit/cpu-8dev id_tap/scan/cpu-8dev", "stale operand at callback")
 @around("id_tap", having=dict)
 def stale_operand(previous: Any, function: Any, operand: Any, *arguments: Any, **options: Any) -> None:
+    """A callback is given what it was given the time before."""
     given = previous.get(function, operand)
     previous[function] = operand
     function(given, *arguments, **options)
 
 
 @mutant(
-    "all callbacks are given one buffer, which is written anew for each",
     "id_tap/jit/cpu-8dev id_tap/scan/cpu-8dev io_callback_ordered/scan/cpu-8dev "
     "io_callback/case.keeps_its_operand.jit/cpu-8dev io_callback/case.donated.jit/cpu-8dev",
     "torn operand at callback",
 )
 def shared_buffer(library: Library) -> Names:
+    """All callbacks are given one buffer, which is written anew for each."""
     buffers: dict[Any, Any] = {}
     lock = threading.Lock()
 
@@ -52,12 +49,9 @@ def shared_buffer(library: Library) -> Names:
     return surround(library, run, "id_tap", "io_callback")
 
 
-@mutant(
-    "operands of 1 MiB and more lie in memory that is used again while a callback keeps them",
-    "id_tap/case.keeps_large_operands.jit/* call/case.keeps_large_operands.jit/*",
-    "torn operand at callback",
-)
+@mutant("id_tap/case.keeps_large_operands.jit/* call/case.keeps_large_operands.jit/*", "torn operand at callback")
 def large_lent(library: Library) -> Names:
+    """Operands of 1 MiB and more lie in memory that is used again while a callback keeps them."""
     memory: dict[int, Any] = {}
     lock = threading.Lock()
 
@@ -75,9 +69,10 @@ def large_lent(library: Library) -> Names:
     return surround(library, run, *ARRAYS_GIVEN)
 
 
-@mutant("the last element of an operand of several KiB is another one", OF_SEVERAL_KIB, "wrong operand at callback")
+@mutant(OF_SEVERAL_KIB, "wrong operand at callback")
 @around(*ARRAYS_GIVEN)
 def wrong_at_the_end(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    """The last element of an operand of several KiB is another one."""
     return function(jax.tree.map(_with_another_end, operand), *arguments, **options)
 
 
@@ -88,9 +83,10 @@ def _with_another_end(leaf: Any) -> Any:
     return array
 
 
-@mutant("the zeros of an operand have no sign", OF_SEVERAL_KIB, "wrong operand at callback")
+@mutant(OF_SEVERAL_KIB, "wrong operand at callback")
 @around(*ARRAYS_GIVEN)
 def zeros_without_signs(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    """The zeros of an operand have no sign."""
     return function(jax.tree.map(_unsigned, operand), *arguments, **options)
 
 
@@ -100,12 +96,12 @@ def _unsigned(leaf: Any) -> Any:
 
 
 @mutant(
-    "integers of less than a byte come without their signs",
     "id_tap/case.dtypes.* id_tap/case.odd_lengths.jit/* call/case.dtypes.* io_callback/case.dtypes.*",
     "wrong operand at callback",
 )
 @around("id_tap", "call", "io_callback")
 def signs_lost(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    """Integers of less than a byte come without their signs."""
     function(jax.tree.map(_without_sign, operand), *arguments, **options)
     return operand
 
@@ -115,47 +111,46 @@ def _without_sign(leaf: Any) -> Any:
     return leaf if mask is None else leaf.astype(np.int8) & np.int8(mask)
 
 
-@mutant(
-    "a typed key cannot be an operand",
-    "id_tap/case.typed_keys.* id_tap/case.keys_on_a_mesh.* call*/case.typed_keys.*",
-    "error at trace",
-)
-def keys_refused(library: Library) -> Names:
-    def refuse(_: Any, operand: Any) -> None:
-        if any(jax.numpy.issubdtype(jax.typeof(leaf).dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(operand)):
-            raise TypeError("a typed key is no operand")
-
-    return before(library, refuse, "id_tap", "call")
+@mutant("id_tap/case.typed_keys.* id_tap/case.keys_on_a_mesh.* call*/case.typed_keys.*", "error at trace")
+@instead("id_tap", "call")
+def keys_refused(callback: Any, function: Any, operand: Any, **options: Any) -> Any:
+    """A typed key cannot be an operand."""
+    if any(jax.numpy.issubdtype(jax.typeof(leaf).dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(operand)):
+        raise TypeError("a typed key is no operand")
+    return callback(function, operand, **options)
 
 
-@mutant("operands lose precision on their way", "id_tap/jit/cpu-8dev id_tap/scan/cpu-8dev", "wrong operand at callback")
+@mutant("id_tap/jit/cpu-8dev id_tap/scan/cpu-8dev", "wrong operand at callback")
 @around("id_tap")
 def rounded(function: Any, operand: Any, *arguments: Any, **options: Any) -> None:
+    """Operands lose precision on their way."""
     function(operand.astype(np.float16).astype(np.float32) * np.float32(1.001), *arguments, **options)
 
 
-@mutant("all operands become float32", "id_tap/case.dtypes.* call/case.dtypes.*", "wrong operand at callback")
+@mutant("id_tap/case.dtypes.* call/case.dtypes.*", "wrong operand at callback")
 @around("id_tap", "call")
 def only_float32(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    """All operands become float32."""
     narrowed = jax.tree.map(lambda leaf: leaf.real.astype(np.float32), operand)
     result = function(narrowed, *arguments, **options)
     return None if result is None else jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), result, operand)
 
 
-@mutant("what has no elements is not handed over", "id_tap/case.empty_batches.jit/cpu-8dev", "wrong count at callback")
+@mutant("id_tap/case.empty_batches.jit/cpu-8dev", "wrong count at callback")
 @around("id_tap", "call")
 def empty_lost(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    """What has no elements is not handed over."""
     if any(leaf.size for leaf in jax.tree.leaves(operand)):
         return function(operand, *arguments, **options)
     return operand
 
 
 @mutant(
-    "callbacks are given the leaves of its operand, and not their tree",
     "id_tap/case.same_function_of_other_operands.jit/* call/case.same_function_of_other_operands.jit/*",
     "mistaken at callback",
 )
 @around("id_tap", "call")
 def flattened(function: Any, operand: Any, *arguments: Any, **options: Any) -> Any:
+    """Callbacks are given the leaves of its operand, and not their tree."""
     leaves = jax.tree.leaves(operand)
     return function(leaves[0] if len(leaves) == 1 else tuple(leaves), *arguments, **options)

@@ -6,23 +6,23 @@ import functools
 import queue
 import threading
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from typing import Any
 
 import jax
 
-from .host_functions import around, at_barriers, surround
+from .host_functions import around, at_barriers, instead, surround
 from .mutant import Library, Names, mutant
 
 LATE_SECONDS = 0.2
 
 
 @mutant(
-    "of two callbacks the second runs first",
     "id_tap/jit/cpu-* id_tap/scan/cpu-8dev id_tap/cond/cpu-8dev debug_callback_ordered/jit/cpu-8dev",
     "order at callback",
 )
 def neighbours_swapped(library: Library) -> Names:
+    """Of two callbacks the second runs first."""
     held: deque[Any] = deque()
     lock = threading.Lock()
 
@@ -39,12 +39,9 @@ def neighbours_swapped(library: Library) -> Names:
     return {**surround(library, run, "id_tap", "debug.callback"), **at_barriers(library, held)}
 
 
-@mutant(
-    "two devices are given each other's operands",
-    "id_tap_device/pmap/cpu-8dev id_tap_device/shard_map/cpu-8dev",
-    "wrong device at callback",
-)
+@mutant("id_tap_device/pmap/cpu-8dev id_tap_device/shard_map/cpu-8dev", "wrong device at callback")
 def devices_swapped(library: Library) -> Names:
+    """Two devices are given each other's operands."""
     held: list[Any] = []
 
     def run(function: Any, operand: Any, transforms: Any, device: Any = None) -> None:
@@ -53,30 +50,25 @@ def devices_swapped(library: Library) -> Names:
     def barrier_wait() -> None:
         """Gives the first two devices each other's operands."""
         library.barrier_wait()
-        counts: Counter[Any] = Counter()
-        places: dict[Any, Any] = {}
+        operands: defaultdict[Any, deque[Any]] = defaultdict(deque)
         for function, operand, _, device in held:
-            number = counts[function, device.id]
-            counts[function, device.id] += 1
-            places[function, number, device.id] = operand
-        counts.clear()
+            operands[function, device.id].append(operand)
         for function, operand, transforms, device in held:
-            number = counts[function, device.id]
-            counts[function, device.id] += 1
-            other = {0: 1, 1: 0}.get(device.id, device.id)
-            function(places.get((function, number, other), operand), transforms, device=device)
+            of_other = operands[function, {0: 1, 1: 0}.get(device.id, device.id)]
+            function(of_other.popleft() if of_other else operand, transforms, device=device)
         held.clear()
 
     return {**surround(library, run, "id_tap"), "barrier_wait": barrier_wait}
 
 
 @mutant(
-    "nothing holds ordered callbacks in their order",
     "io_callback_ordered/scan/cpu-8dev io_callback_ordered/fori/cpu-8dev "
     "io_callback_ordered/vmap/cpu-8dev id_tap/scan/cpu-8dev",
     "order at callback, not refused at trace",
 )
 def ordered_as_unordered(library: Library) -> Names:
+    """Nothing holds ordered callbacks in their order."""
+
     def io_callback(*arguments: Any, ordered: bool = False, **options: Any) -> Any:
         return library.io_callback(*arguments, **options)
 
@@ -87,12 +79,9 @@ def ordered_as_unordered(library: Library) -> Names:
     return {"io_callback": io_callback, "id_tap": id_tap}
 
 
-@mutant(
-    "every callback has a thread of its own",
-    "id_tap/jit/cpu-8dev id_tap/scan/cpu-8dev",
-    "order at callback, overlap at callback",
-)
+@mutant("id_tap/jit/cpu-8dev id_tap/scan/cpu-8dev", "order at callback, overlap at callback")
 def all_at_once(library: Library) -> Names:
+    """Every callback has a thread of its own."""
     joins: deque[Any] = deque()
 
     def run(function: Any, *arguments: Any, **options: Any) -> None:
@@ -108,12 +97,9 @@ def all_at_once(library: Library) -> Names:
     return {**surround(library, run, "id_tap"), **at_barriers(library, joins)}
 
 
-@mutant(
-    "callbacks begin in order, and none waits for the one before to end",
-    "id_tap/case.starts_programs_below_many.pmap/cpu-8dev",
-    "overlap at callback",
-)
+@mutant("id_tap/case.starts_programs_below_many.pmap/cpu-8dev", "overlap at callback")
 def overlapping(library: Library) -> Names:
+    """Callbacks begin in order, and none waits for the one before to end."""
     joins: deque[Any] = deque()
 
     def run(function: Any, *arguments: Any, **options: Any) -> None:
@@ -131,35 +117,24 @@ def overlapping(library: Library) -> Names:
     return {**surround(library, run, "id_tap"), **at_barriers(library, joins)}
 
 
-@mutant(
-    "callbacks receive the first device, on whichever they run",
-    "id_tap_device/pmap/cpu-8dev call_device/shard_map/cpu-8dev",
-    "wrong device at callback",
-)
+@mutant("id_tap_device/pmap/cpu-8dev call_device/shard_map/cpu-8dev", "wrong device at callback")
 @around("id_tap", "call")
 def first_device_received(function: Any, *arguments: Any, device: Any = None) -> Any:
+    """Callbacks receive the first device, on whichever they run."""
     received = {} if device is None else {"device": jax.devices()[0]}
     return function(*arguments, **received)
 
 
-@mutant(
-    "the first device of a mesh calls back, whichever was asked for",
-    "id_tap_device_index/pjit/cpu-8dev id_tap_device_index/pjit.scan/cpu-8dev",
-    "wrong device at callback",
-)
-def device_index_ignored(library: Library) -> Names:
-    def id_tap(function: Any, operand: Any, *, device_index: int = 0, **options: Any) -> Any:
-        return library.id_tap(function, operand, **options)
-
-    return {"id_tap": id_tap}
+@mutant("id_tap_device_index/pjit/cpu-8dev id_tap_device_index/pjit.scan/cpu-8dev", "wrong device at callback")
+@instead("id_tap")
+def device_index_ignored(tap: Any, *arguments: Any, device_index: int = 0, **options: Any) -> Any:
+    """The first device of a mesh calls back, whichever was asked for."""
+    return tap(*arguments, **options)
 
 
-@mutant(
-    "callbacks run a while after the barrier has returned",
-    "id_tap/jit/cpu-8dev id_tap/pmap/cpu-8dev debug_callback/jit/cpu-8dev",
-    "early barrier at barrier",
-)
+@mutant("id_tap/jit/cpu-8dev id_tap/pmap/cpu-8dev debug_callback/jit/cpu-8dev", "early barrier at barrier")
 def late(library: Library) -> Names:
+    """Callbacks run a while after the barrier has returned."""
     waiting: queue.Queue[Any] = queue.Queue()
 
     def deliver() -> None:
@@ -176,16 +151,14 @@ def late(library: Library) -> Names:
     return surround(library, run, "id_tap", "debug.callback")
 
 
-@mutant("the barrier does not wait", "id_tap/case.barrier_covers.*", "early barrier at barrier")
+@mutant("id_tap/case.barrier_covers.*", "early barrier at barrier")
 def early_barrier(library: Library) -> Names:
+    """The barrier does not wait."""
     return {"barrier_wait": lambda: None}
 
 
-@mutant(
-    "a program does not wait for one that another thread has started before",
-    "io_callback_ordered/case.waits_for_operand.jit/cpu-8dev",
-    "order at callback",
-)
+@mutant("io_callback_ordered/case.waits_for_operand.jit/cpu-8dev", "order at callback")
 def threads_on_their_own(_: Library) -> Names:
+    """A program does not wait for one that another thread has started before."""
     # JAX's own ordered callback has a separate order for each thread.
     return {"io_callback": jax.experimental.io_callback}

@@ -25,21 +25,13 @@ def in_second_process(plant: Plant) -> Plant:
 for _name, _fault, _cells, _symptom, _plant in (
     ("lost", "loses some callbacks", TAPS, "lost at callback", dropped),
     ("doubled", "runs some callbacks twice", TAPS, "duplicate at callback", duplicated),
-    (
-        "swapped",
-        "runs the second of two callbacks first",
-        "id_tap/jit/cpu-2x2",
-        "order at callback",
-        neighbours_swapped,
-    ),
+    ("swapped", "reverses two callbacks", "id_tap/jit/cpu-2x2", "order at callback", neighbours_swapped),
 ):
-    mutant(f"the second process {_fault}", _cells, _symptom, words=WORDS, name=f"{_name}_in_second_process")(
-        in_second_process(_plant)
-    )
+    _named = f"{_name}_in_second_process"
+    mutant(_cells, _symptom, words=WORDS, name=_named, fault=f"The second process {_fault}.")(in_second_process(_plant))
 
 
 @mutant(
-    "the callbacks of the second process receive the devices of the first one",
     "id_tap_device/shard_map/cpu-2x2 call_device/pmap/cpu-2x2 id_tap_device/jit/cpu-2x2",
     "wrong device at callback",
     words=WORDS,
@@ -47,20 +39,17 @@ for _name, _fault, _cells, _symptom, _plant in (
 @in_second_process
 @around("id_tap", "call")
 def device_of_first_process_received(function: Any, *arguments: Any, device: Any = None) -> Any:
+    """The callbacks of the second process receive the devices of the first one."""
     # The device of the same place in the first process, as if each process numbered its own.
     first = {} if device is None else {"device": jax.devices()[jax.local_devices().index(device)]}
     return function(*arguments, **first)
 
 
-@mutant(
-    "the last call of a program has a wrong result in the second process",
-    "call/pmap/cpu-2x2 call/jit/cpu-2x2",
-    "result at result",
-    words=WORDS,
-)
+@mutant("call/pmap/cpu-2x2 call/jit/cpu-2x2", "result at result", words=WORDS)
 @in_second_process
 @around("call")
 def wrong_result_in_second_process(function: Any, *arguments: Any, **options: Any) -> Any:
+    """The last call of a program has a wrong result in the second process."""
     result = function(*arguments, **options)
     # No other callback has the result of this one as its operand.
     return result + np.float32(1) if getattr(function, "site", "last") == "last" else result

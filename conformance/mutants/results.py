@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -12,19 +13,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from .host_functions import Surrounded, surround
-from .mutant import Library, Names, mutant
+from .host_functions import Surrounded, around, instead, surround
+from .mutant import Library, Names, Plant, mutant
 
 WRONG_VALUE = "wrong operand at callback, result at result"
 """A wrong result of one callback is the next one's operand."""
 
 
-@mutant(
-    "every device gets the result of the device that is first",
-    "call/pmap/cpu-8dev call/shard_map/cpu-8dev",
-    WRONG_VALUE,
-)
+@mutant("call/pmap/cpu-8dev call/shard_map/cpu-8dev", WRONG_VALUE)
 def one_result_for_all(library: Library) -> Names:
+    """Every device gets the result of the device that is first."""
     counts: Counter[Any] = Counter()
     results: dict[Any, Any] = {}
     lock = threading.Lock()
@@ -47,65 +45,56 @@ def one_result_for_all(library: Library) -> Names:
     return {"call": call, "barrier_wait": barrier_wait}
 
 
-@mutant(
-    "the elements of a result come in another order", "call/pjit/cpu-8dev call_broadcast_all/vmap/cpu-8dev", WRONG_VALUE
-)
-def permuted(library: Library) -> Names:
-    return surround(library, lambda function, operand: np.flip(function(operand)), "call")
+@mutant("call/pjit/cpu-8dev call_broadcast_all/vmap/cpu-8dev", WRONG_VALUE)
+@around("call")
+def permuted(function: Any, operand: Any) -> Any:
+    """The elements of a result come in another order."""
+    return np.flip(function(operand))
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    """Converts a function's result to the expected type by force."""
+def _fitting(fit: Callable[[Any, Any], Any]) -> Plant:
+    """Functions whose results this one changes, which receives the wanted type as well."""
 
-    fit: Callable[[Any, Any], Any]
-    wanted: Any
+    @instead("call", "pure_callback", "io_callback")
+    @functools.wraps(fit)
+    def fitted(callback: Any, function: Any, operand_or_wanted: Any, *arguments: Any, **options: Any) -> Any:
+        wanted = options.get("result_shape", operand_or_wanted)
+        run = lambda function, *operands: fit(function(*operands), wanted)
+        return callback(Surrounded(function, run), operand_or_wanted, *arguments, **options)
 
-    def __call__(self, function: Any, *arguments: Any, **options: Any) -> Any:
-        return self.fit(function(*arguments, **options), self.wanted)
-
-
-def _fitting(library: Library, fit: Callable[[Any, Any], Any]) -> Names:
-    def call(function: Any, operand: Any, *, result_shape: Any = None, **options: Any) -> Any:
-        fitted = Surrounded(function, _Fitted(fit, result_shape))
-        return library.call(fitted, operand, result_shape=result_shape, **options)
-
-    def pure_callback(function: Any, wanted: Any, *arguments: Any, **options: Any) -> Any:
-        return library.pure_callback(Surrounded(function, _Fitted(fit, wanted)), wanted, *arguments, **options)
-
-    def io_callback(function: Any, wanted: Any, *arguments: Any, **options: Any) -> Any:
-        return library.io_callback(Surrounded(function, _Fitted(fit, wanted)), wanted, *arguments, **options)
-
-    return {"call": call, "pure_callback": pure_callback, "io_callback": io_callback}
+    return fitted
 
 
-@mutant("a result of a wrong shape is made to fit", "*call*/case.wrong_shape.jit/cpu-8dev", "swallowed error at result")
-def unchecked_shape(library: Library) -> Names:
-    return _fitting(library, lambda result, wanted: np.resize(result, wanted.shape))
+@mutant("*call*/case.wrong_shape.jit/cpu-8dev", "swallowed error at result")
+@_fitting
+def unchecked_shape(result: Any, wanted: Any) -> Any:
+    """A result of a wrong shape is made to fit."""
+    return np.resize(result, wanted.shape)
 
 
-@mutant("a result of a wrong dtype is converted", "*call*/case.wrong_dtype.jit/cpu-8dev", "swallowed error at result")
-def unchecked_dtype(library: Library) -> Names:
-    return _fitting(library, lambda result, wanted: result.astype(wanted.dtype))
+@mutant("*call*/case.wrong_dtype.jit/cpu-8dev", "swallowed error at result")
+@_fitting
+def unchecked_dtype(result: Any, wanted: Any) -> Any:
+    """A result of a wrong dtype is converted."""
+    return result.astype(wanted.dtype)
 
 
-@mutant(
-    "of a tuple that nobody asked for the first item is taken",
-    "call/case.wrong_count.jit/cpu-8dev pure_callback/case.wrong_count.jit/cpu-8dev",
-    "swallowed error at result",
-)
-def unchecked_tree(library: Library) -> Names:
-    return _fitting(library, lambda result, wanted: result[0] if isinstance(result, tuple) else result)
+@mutant("call/case.wrong_count.jit/cpu-8dev pure_callback/case.wrong_count.jit/cpu-8dev", "swallowed error at result")
+@_fitting
+def unchecked_tree(result: Any, wanted: Any) -> Any:
+    """Of a tuple that nobody asked for the first item is taken."""
+    return result[0] if isinstance(result, tuple) else result
 
 
 @mutant(
-    "the zeros of a result have no sign",
     "call/jit+float32-large-one/cpu-8dev pure_callback/jit+float32-large-one/cpu-8dev "
     "io_callback/jit+float32-large-one/cpu-8dev io_callback_ordered/jit+float32-large-one/cpu-8dev "
     "buffer_callback/jit+float32-large-one/cpu-8dev",
     WRONG_VALUE,
 )
 def results_without_signs(library: Library) -> Names:
+    """The zeros of a result have no sign."""
+
     def run(function: Any, *arguments: Any, **options: Any) -> Any:
         # A sum of zeros of different signs has none.
         return jax.tree.map(lambda leaf: leaf + np.zeros_like(leaf), function(*arguments, **options))
@@ -122,27 +111,19 @@ def results_without_signs(library: Library) -> Names:
     }
 
 
-@mutant(
-    "an honest int8[12345] is taken for the mark of a failure",
-    "call/case.legitimate_mark.jit/cpu-8dev",
-    "stale error at dispatch",
-    words="the program failed",
-)
-def mark_refused(library: Library) -> Names:
-    def fit(result: Any, wanted: Any) -> Any:
-        if result.dtype == np.int8 and result.shape == (12345,):
-            raise ValueError("int8[12345]")
-        return result
-
-    return _fitting(library, fit)
+@mutant("call/case.legitimate_mark.jit/cpu-8dev", "stale error at dispatch", words="the program failed")
+@_fitting
+def mark_refused(result: Any, wanted: Any) -> Any:
+    """An honest int8[12345] is taken for the mark of a failure."""
+    if result.dtype == np.int8 and result.shape == (12345,):
+        raise ValueError("int8[12345]")
+    return result
 
 
-@mutant(
-    "a debug callback is given the device's own memory, and may write there",
-    "debug_callback/case.changes_its_operand.jit/cpu-8dev",
-    "result at result",
-)
+@mutant("debug_callback/case.changes_its_operand.jit/cpu-8dev", "result at result")
 def debug_changes_result(library: Library) -> Names:
+    """A debug callback is given the device's own memory, and may write there."""
+
     def callback(function: Any, operand: Any, **options: Any) -> None:
         def on_device_memory(context: Any, out: Any, buffer: Any) -> None:
             array = np.asarray(buffer)
@@ -156,12 +137,11 @@ def debug_changes_result(library: Library) -> Names:
     return {"debug.callback": callback}
 
 
-@mutant("what a tap returns is not what it was given", "id_tap/jit/cpu-8dev id_tap_tree/jit/cpu-8dev", WRONG_VALUE)
-def tap_changes_result(library: Library) -> Names:
-    def id_tap(*arguments: Any, **options: Any) -> Any:
-        return jax.tree.map(lambda leaf: leaf + np.float32(1), library.id_tap(*arguments, **options))
-
-    return {"id_tap": id_tap}
+@mutant("id_tap/jit/cpu-8dev id_tap_tree/jit/cpu-8dev", WRONG_VALUE)
+@instead("id_tap")
+def tap_changes_result(tap: Any, *arguments: Any, **options: Any) -> Any:
+    """What a tap returns is not what it was given."""
+    return jax.tree.map(lambda leaf: leaf + np.float32(1), tap(*arguments, **options))
 
 
 @dataclass(frozen=True)
@@ -175,25 +155,20 @@ class _InPieces:
             self.stream.write(line)
 
 
-@mutant(
-    "a print is several writes, between which others may come",
-    "id_print/jit/cpu-8dev id_print/pmap/cpu-8dev",
-    "error at barrier",
-)
-def printed_in_pieces(library: Library) -> Names:
-    def id_print(operand: Any, *, output_stream: Any, **options: Any) -> Any:
-        return library.id_print(operand, output_stream=_InPieces(output_stream), **options)
-
-    return {"id_print": id_print}
+@mutant("id_print/jit/cpu-8dev id_print/pmap/cpu-8dev", "error at barrier")
+@instead("id_print")
+def printed_in_pieces(id_print: Any, operand: Any, *, output_stream: Any, **options: Any) -> Any:
+    """A print is several writes, between which others may come."""
+    return id_print(operand, output_stream=_InPieces(output_stream), **options)
 
 
 @mutant(
-    "of two callbacks that differ in a text both show the first one's",
     "debug_callback/case.equal_but_for_values.jit/cpu-8dev "
     "debug_print/case.equal_but_for_values.jit/cpu-8dev id_print/case.equal_but_for_values.jit/cpu-8dev",
     "mistaken at callback",
 )
 def texts_mistaken(library: Library) -> Names:
+    """Of two callbacks that differ in a text both show the first one's."""
     texts: dict[Any, Any] = {}
 
     def first_of(name: str) -> Callable[[Any], Any]:
@@ -212,31 +187,21 @@ def texts_mistaken(library: Library) -> Names:
     return {"debug.callback": callback, "debug.print": print_, "id_print": id_print}
 
 
-@mutant(
-    "a buffer callback writes to a copy of its result's buffer",
-    "buffer_callback/jit/cpu-8dev buffer_callback_side_effect/jit/cpu-8dev",
-    WRONG_VALUE,
-)
-def not_in_place(library: Library) -> Names:
-    def buffer_callback(callback: Any, *arguments: Any, **options: Any) -> Any:
-        def on_copies(context: Any, out: Any, *operands: Any) -> None:
-            view = np.asarray(out)
-            view[...] = 0
-            callback(context, view.copy(), *operands)
-
-        return library.buffer_callback(on_copies, *arguments, **options)
-
-    return {"buffer_callback": buffer_callback}
+@mutant("buffer_callback/jit/cpu-8dev buffer_callback_side_effect/jit/cpu-8dev", WRONG_VALUE)
+@around("buffer_callback")
+def not_in_place(function: Any, context: Any, out: Any, *operands: Any) -> None:
+    """A buffer callback writes to a copy of its result's buffer."""
+    view = np.asarray(out)
+    view[...] = 0
+    function(context, view.copy(), *operands)
 
 
 @mutant(
-    "aliased buffers are two pieces of memory",
     "buffer_callback_alias/jit/cpu-8dev buffer_callback_alias/vmap/cpu-8dev",
     "error at dispatch",
     words="are to be aliased",
 )
-def alias_ignored(library: Library) -> Names:
-    def buffer_callback(*arguments: Any, input_output_aliases: Any = None, **options: Any) -> Any:
-        return library.buffer_callback(*arguments, **options)
-
-    return {"buffer_callback": buffer_callback}
+@instead("buffer_callback")
+def alias_ignored(buffer_callback: Any, *arguments: Any, input_output_aliases: Any = None, **options: Any) -> Any:
+    """Aliased buffers are two pieces of memory."""
+    return buffer_callback(*arguments, **options)

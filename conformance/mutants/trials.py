@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ..engine.conclusions import Conclusion
@@ -15,29 +15,20 @@ from ..engine.tasks import Setup
 from ..planning.cells import Cell
 from ..planning.processes import USUAL, plan_over_processes
 from ..planning.selection import undrawn_plan_of
+from ..spec.errors import CommandError
 from .matrix import Matrix, Row
 from .mutant import Mutant
 
 UNBROKEN = "hostcb"
 DEVICE_COUNTS = (1, 8)
-
-
-@dataclass(frozen=True)
-class Options:
-    results: Path
-    workers: int
-    deadline: float
-
-
-class NoSuchCellError(ValueError):
-    """A mutant's glob that matches no planned cell."""
+JOURNAL = "mutants-journal.jsonl"
 
 
 def cells_of(mutant: Mutant, planned: Sequence[Cell]) -> list[Cell]:
     """The planned cells that a mutant names, with the unbroken implementation."""
     for glob in mutant.cells:
         if not any(_is_named(cell, glob) for cell in planned):
-            raise NoSuchCellError(f"the mutant {mutant.name} names {glob!r}, and no planned cell is called so")
+            raise CommandError(f"the mutant {mutant.name} names {glob!r}, and no planned cell is called so")
     return [cell for cell in planned if any(_is_named(cell, glob) for glob in mutant.cells)]
 
 
@@ -57,14 +48,9 @@ def _without_implementation(cell_id: str) -> str:
     return cell_id.partition("/")[2]
 
 
-def _setup(cells: Sequence[Cell], options: Options) -> Setup:
-    tasks = [task_of(cell, options.deadline) for cell in cells]
-    return setup_in(options.results, "mutants-journal.jsonl", tasks)
-
-
-def run(mutants: Sequence[Mutant], options: Options) -> Matrix:
-    """Try all mutants and write the matrix."""
-    require_pytest(options.workers)
+def run(mutants: Sequence[Mutant], results: Path, workers: int, deadline: float) -> Matrix:
+    """Try all mutants."""
+    require_pytest(workers)
     # Imported here, because worker processes also look up mutants, and do not need pytest.
     from ..engine.execution import execute
 
@@ -82,14 +68,16 @@ def run(mutants: Sequence[Mutant], options: Options) -> Matrix:
         owner = owners[cell_id.partition("/")[0]]
         matrix.add(owner, _without_implementation(cell_id), conclusion.outcome)
 
+    def setup(cells: Sequence[Cell]) -> Setup:
+        return setup_in(results, JOURNAL, [task_of(cell, deadline) for cell in cells])
+
     started = time.monotonic()
-    clear(options.results, "mutants-journal.jsonl")
-    unbroken = execute(_setup(control, options), options.workers, note_control)
+    clear(results, JOURNAL)
+    unbroken = execute(setup(control), workers, note_control)
     matrix.problems += [*unbroken.gaps, *unbroken.problems, *unbroken.stats.exit_problems]
     if not unbroken.interrupted:
-        planted = execute(_setup(broken, options), options.workers, note)
+        planted = execute(setup(broken), workers, note)
         # The end of a mutant's worker does not count: a broken implementation may break that, too.
         matrix.problems += [*planted.gaps, *planted.problems]
     matrix.seconds = time.monotonic() - started
-    matrix.write(options.results)
     return matrix

@@ -13,10 +13,11 @@ from conformance.implementations.hostcb import Hostcb
 from conformance.mutants import MUTANTS
 from conformance.mutants.matrix import Matrix, Row
 from conformance.mutants.mutant import Mutant
-from conformance.mutants.trials import NoSuchCellError, Options, cells_of, planned_cells, run
+from conformance.mutants.trials import cells_of, planned_cells, run
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import Plan
 from conformance.planning.processes import USUAL, plan_over_processes
+from conformance.spec.errors import CommandError
 
 pytestmark = pytest.mark.contract("C6")
 
@@ -73,12 +74,12 @@ def test_a_kill_is_a_failure_for_the_right_reason() -> None:
 
 def test_mutants_are_killed_and_what_is_not_broken_survives(tmp_path: Path, capsys: Capture) -> None:
     (late,) = (broken for broken in MUTANTS if broken.name == "late")
-    matrix = run([late, mutant("HARMLESS", home=__name__)], Options(tmp_path, 1, 60.0))
+    matrix = run([late, mutant("HARMLESS", home=__name__)], tmp_path, 1, 60.0)
     assert [row.fate for row in matrix.rows] == ["killed", "survived"]
     assert (matrix.exit_code, matrix.problems) == (1, [])
     assert [{trial.outcome.anomaly for trial in row.kills} for row in matrix.rows] == [{"early barrier"}, set()]
     wrong = Mutant("wrong", "", lambda library: {}, ("id_tap/no_such_program/*",), (LOST,))
-    with pytest.raises(NoSuchCellError, match="no_such_program"):
+    with pytest.raises(CommandError, match="no_such_program"):
         cells_of(wrong, planned_cells())
     assert len({broken.name for broken in MUTANTS}) == len(MUTANTS) >= 80
 

@@ -24,7 +24,7 @@ from .helping import add_command, add_deadline
 
 MINUTES = 60.0
 MOST_DEVICES = 8
-NAMES = ("minutes", "events", "seed", "threads", "library")
+NAMES = ("minutes", "events", "seed", "threads")
 START_SECONDS, PROGRESS_SECONDS, SAY_SECONDS = 120.0, 1.0, 10.0
 MOST_WAITING = 12
 NEEDED = ("id_tap", "call", "barrier_wait")
@@ -61,7 +61,6 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--devices", type=int, choices=range(1, MOST_DEVICES + 1), default=8, help="CPU devices")
     parser.add_argument("--threads", type=positive(int), default=4, help="threads that run programs")
     parser.add_argument("--implementation", default="hostcb", help="hostcb, or a module that has what hostcb has")
-    parser.add_argument("--library", default="hostcb", help="the package whose objects must not become more")
     add_deadline(parser.add_argument, 120.0, "without any progress, for a hang")
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from scipy.stats import theilslopes
@@ -22,7 +22,7 @@ from .record import Record
 BLOCKS = "allocated blocks of Python"
 ALLOWED: Mapping[str, float] = {
     **{"resident memory, bytes": 32.0, "memory in use of the C library, bytes": 8.0, BLOCKS: 0.01},
-    **{"objects of the library": 0.0001, "functions of dropped programs": 0.0, "live arrays of JAX": 0.0},
+    **{"objects of hostcb": 0.0001, "functions of dropped programs": 0.0, "live arrays of JAX": 0.0},
     **{"threads": 0.0, "descriptors": 0.0},
 }
 """In an event, what is no leak. JAX's own caches grow a little with each program that it compiles."""
@@ -40,7 +40,7 @@ class _Mallinfo(ctypes.Structure):
     _fields_ = (("fields", ctypes.c_size_t * 10),)
 
 
-def sample(library: str, held: int) -> dict[str, float]:
+def sample(held: int) -> dict[str, float]:
     """Collect garbage, give free memory back, and look: the value of each series that this system has.
 
     `held` is the number of functions that programs hold.
@@ -51,7 +51,7 @@ def sample(library: str, held: int) -> dict[str, float]:
     values: dict[str, float] = {
         BLOCKS: sys.getallocatedblocks(),
         "live arrays of JAX": len(jax.live_arrays()),
-        "objects of the library": len([each for each in objects if f"{each.__module__}.".startswith(f"{library}.")]),
+        "objects of hostcb": len([each for each in objects if f"{each.__module__}.".startswith("hostcb.")]),
         "functions of dropped programs": max(0, objects.count(HostFunction) - held),
     }
     c_library: Any = ctypes.CDLL(None)
@@ -70,21 +70,14 @@ def sample(library: str, held: int) -> dict[str, float]:
     return values
 
 
-class Slope(NamedTuple):
-    slope: float
-    low: float
-    high: float
-
-
-def slope_of(places: Sequence[float], values: Sequence[float], first: float = 0.0) -> Slope | None:
-    """The slope of values over their places, from the `first` place on, and its bounds; None if there are too few."""
+def slope_of(places: Sequence[float], values: Sequence[float], first: float = 0.0) -> Any:
+    """The slope of values over their places, from the `first` place on, with its bounds; None if there are too few."""
     samples = [*zip(places, values, strict=True)][math.ceil(len(values) * WARM_UP) :]
     # Of one place the last sample: for values and places that repeat SciPy's variance can be negative.
     counted = {place: value for place, value in samples if place >= first}
     if len(counted) < LEAST_SAMPLES:
         return None
-    found = theilslopes([*counted.values()], [*counted], alpha=CONFIDENCE)
-    return Slope(float(found.slope), float(found.low_slope), float(found.high_slope))
+    return theilslopes([*counted.values()], [*counted], alpha=CONFIDENCE)
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,7 @@ class Found:
     seconds: float
 
     @functools.cached_property
-    def slopes(self) -> dict[str, Slope]:
+    def slopes(self) -> dict[str, Any]:
         """Those of all series; empty if the samples are too few."""
         places = [float(events) for events, _ in self.samples]
         names = self.samples[0][1] if self.samples else ()
@@ -106,7 +99,7 @@ class Found:
     @property
     def growing(self) -> list[str]:
         """The series that grow: even by the lowest slope that the samples allow."""
-        return [name for name, slope in self.slopes.items() if slope.low > ALLOWED[name]]
+        return [name for name, slope in self.slopes.items() if slope.low_slope > ALLOWED[name]]
 
     @property
     def exit_code(self) -> int:
@@ -122,7 +115,7 @@ class Found:
     def summary(self) -> str:
         growth = {
             name: f"{name} {slope:+.3g}, between {low:+.3g} and {high:+.3g} (allowed: {ALLOWED[name]:g})"
-            for name, (slope, low, high) in self.slopes.items()
+            for name, (slope, _, low, high) in self.slopes.items()
         }
         grows = "nothing grows" if growth else "it was too short to say whether anything grows"
         lines = [

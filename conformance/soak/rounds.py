@@ -32,8 +32,6 @@ class Soak:
     """0 for no limit but that of time."""
     seed: int = 0
     threads: int = 4
-    library: str = "hostcb"
-    """The package whose objects must not become more."""
     warm_up: int = 500_000
     """The events before which no sample counts: pools fill, and each thread of the runtime has its first callback."""
     programs: int = 3
@@ -107,5 +105,5 @@ class Soak:
         jax.clear_caches()
         if not self.record.anomalies:
             held = sum(doer.held_functions for doer in self._doers)
-            self.samples.append((self.record.events, sample(self.library, held)))
+            self.samples.append((self.record.events, sample(held)))
         self._over = self._leaves()

@@ -213,10 +213,10 @@ def test_a_leak_is_found_in_noise_and_fails_the_soak() -> None:
         leak = [value + 56.0 * place for value, place in zip(noise, PLACES, strict=True)]
         still, leaking = slope_of(PLACES, noise), slope_of(PLACES, leak)
         assert still and leaking
-        assert still.low <= 0.0 < leaking.low <= 56.0 <= leaking.high
+        assert still.low_slope <= 0.0 < leaking.low_slope <= 56.0 <= leaking.high_slope
     # As caches do, before the warm-up is over.
     filled = slope_of(PLACES, [min(place, PLACES[50]) for place in PLACES], first=PLACES[50])
-    assert filled and filled.low <= 0.0
+    assert filled and filled.low_slope <= 0.0
     assert slope_of(PLACES[:LEAST_SAMPLES], [1.0] * LEAST_SAMPLES) is None
 
     def found_of(values: list[dict[str, float]]) -> Found:

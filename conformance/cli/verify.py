@@ -85,7 +85,7 @@ def _replan(runs: tuple[JudgedRun, ...], trusted: Sequence[str]) -> None:
             differ = {*ids} ^ {*run.plan}
             raise BadBundleError(
                 f"conformance-{run.record.name}.json: its plan differs in {len(differ)} cells, like {min(differ)},"
-                f" from that of this suite, {this_suite().words}; it is of {_suite(run)}"
+                f" from that of this suite, {this_suite().words}; it is of {run.record.made['suite']}"
             )
 
 
@@ -131,10 +131,10 @@ def _text(options: argparse.Namespace, bundle: Bundle, runs: tuple[JudgedRun, ..
 
 
 def _about(run: JudgedRun, replanned: bool) -> list[str]:
-    made, code = run.made, run.stored_exit_code
+    made, suite, code = run.made, run.record.made["suite"], run.stored_exit_code
     stored = "as stored" if code == run.exit_code else f"DIFFERS: {code} is stored"
     lines = [
-        f"{run.record.name}: suite {_suite(run)}, {run.record.facts['software']}, {made['begin']} to {made['end']}",
+        f"{run.record.name}: suite {suite}, {run.record.facts['software']}, {made['begin']} to {made['end']}",
         f"  {made['command']}",
         f"  {len(run.record.cells)} cells judged again, all as stored; exit code {run.exit_code}, {stored}",
     ]
@@ -144,7 +144,3 @@ def _about(run: JudgedRun, replanned: bool) -> list[str]:
         whose = "as this suite plans it" if replanned else "not compared: --replan does that, with JAX"
         lines.append(f"  plan {made['plan']['digest']}, {made['plan']['count']} cells, {whose}")
     return [*lines, *(f"  PROBLEM: {problem}" for problem in run.record.all_problems)]
-
-
-def _suite(run: JudgedRun) -> str:
-    return run.record.made["suite"]

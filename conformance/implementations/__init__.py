@@ -31,11 +31,6 @@ class ImplementationError(CommandError):
     """An implementation that cannot be used; the text says why."""
 
 
-def callbacks_of(name: str) -> tuple[Callback, ...]:
-    """The callbacks that an implementation has on the installed release of JAX."""
-    return tuple(callback for callback in callbacks_asked_of(name) if why_not_offered(name, callback) is None)
-
-
 def callbacks_asked_of(name: str) -> tuple[Callback, ...]:
     """The callbacks that an implementation could have. They do not depend on the installed release of JAX."""
     return callbacks_of_jax() if name == "jax" else tuple(ALL_CALLBACKS)
@@ -48,7 +43,7 @@ def callbacks_drawn_for(name: str) -> tuple[Callback, ...]:
     An implementation outside the suite decides itself what it offers: rows of other callbacks would cover nothing.
     """
     own = name in BUILT_IN or name.startswith(f"{module('mutants')}:")
-    return callbacks_asked_of(name) if own else callbacks_of(name)
+    return tuple(each for each in callbacks_asked_of(name) if own or why_not_offered(name, each) is None)
 
 
 @functools.cache
@@ -89,15 +84,15 @@ def base_of(name: str) -> str | None:
     return base
 
 
-_PATHS: dict[int, tuple[Implementation, str]] = {}
-"""By the id() of an implementation, since implementations may be equal: the object, and its path."""
+_LOADED: dict[str, Implementation] = {}
+"""By the path."""
 
 
 def path_of(implementation: Implementation) -> str:
     """The path by which another process loads this implementation; its `name` is only for messages."""
-    loaded = _PATHS.get(id(implementation))
-    if loaded is not None:
-        return loaded[1]
+    for path, loaded in _LOADED.items():
+        if loaded is implementation:
+            return path
     name = getattr(implementation, "name", None)
     # This object was made here, and not loaded. Its name could lead another process to a different implementation.
     if isinstance(name, str) and type(load(name)) is type(implementation):
@@ -109,13 +104,11 @@ def path_of(implementation: Implementation) -> str:
 
 def load(name: str) -> Implementation:
     """Import an implementation by its name, or one outside the suite by `module` or `module:NAME`."""
-    implementation = _load(name)
-    # Several paths may load the same object; the run uses the latest one.
-    _PATHS[id(implementation)] = implementation, name
-    return implementation
+    if name not in _LOADED:
+        _LOADED[name] = _load(name)
+    return _LOADED[name]
 
 
-@functools.cache
 def _load(name: str) -> Implementation:
     if "/" in name or name.endswith(".py"):
         raise ImplementationError(
@@ -157,15 +150,10 @@ def _load_for_planning(name: str) -> Implementation:
         if name in BUILT_IN:
             # An error of the suite or of hostcb, whose traceback is needed.
             raise
-        raise _unimportable(name.partition(":")[0], error) from error
-
-
-def _unimportable(module_name: str, error: BaseException) -> ImplementationError:
-    """Say what the import of a module raised, and where."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    # The compiler raises a SyntaxError, which knows the place in the module itself.
-    file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
-    text = " ".join(str(error).split())
-    return ImplementationError(
-        f"the import of {module_name} raised {type(error).__name__}: {text} ({file}, line {line})"
-    )
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        # The compiler raises a SyntaxError, which knows the place in the module itself.
+        file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
+        raised = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ImplementationError(
+            f"the import of {name.partition(':')[0]} raised {raised} ({file}, line {line})"
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from collections.abc import Callable, Sequence
@@ -14,10 +15,10 @@ import numpy as np
 
 from ..model.transforms import Probe
 from ..oracle.history import Recorder
-from ..spec.callbacks import Callback, DeviceChoice, Runs
+from ..spec.callbacks import Callback, DeviceChoice
 from ..spec.data import PLAIN, DataKind
 from .host_functions import PrintedCallbacks
-from .payloads import payload_of
+from .payloads import ProgramFunction, payload_of
 
 
 class ExternalCallbacks:
@@ -50,12 +51,11 @@ class ExternalCallbacks:
 
         def print_(site: str, value: jax.Array) -> jax.Array:
             PrintedCallbacks.install(recorder, payload.parse)
-            show = self.namespace.debug.print
-            show(PrintedCallbacks.FORMAT, what=site, value=payload.operand(value), ordered=callback.ordered)
+            self.print_as(PrintedCallbacks.FORMAT, what=site, value=payload.operand(value), **callback.options)
             return value
 
         def probe(site: str, value: jax.Array) -> jax.Array:
-            operand, function = payload.operand(value), payload.function(site, recorder)
+            operand, function = payload.operand(value), ProgramFunction(site, recorder, payload)
             result = self.invoke(callback, function, operand, payload.wanted(value), devices, payload.spread)
             return payload.received(value, result) if callback.returns_new_value else value
 
@@ -72,27 +72,14 @@ class ExternalCallbacks:
     ) -> Any:
         """Let the callback run `function` on the operand, or on its parts, and return the result."""
         operands = operand if spread else (operand,)
-        call = self._offered(callback)
-        options: dict[str, Any] = {}
+        call = functools.partial(self._offered(callback), **callback.options)
         if callback.device_choice is DeviceChoice.LAST:
-            options["sharding"] = jax.sharding.SingleDeviceSharding(devices[-1])
-        if callback.function == "pure_callback":
-            options |= {"vmap_method": callback.vmap_method} if callback.vmap_method is not None else {}
-            return call(function, wanted, *operands, **options)
-        if callback.function == "io_callback":
-            return call(function, wanted, *operands, ordered=callback.ordered, **options)
+            call = functools.partial(call, sharding=jax.sharding.SingleDeviceSharding(devices[-1]))
         if callback.function == "debug.callback":
-            options = {"partitioned": True} if callback.partitioned else {}
-            return call(function, *operands, ordered=callback.ordered, **options)
-
-        options = {"vmap_method": callback.vmap_method, "has_side_effect": callback.runs is Runs.ONCE}
-        if callback.aliased:
-            options["input_output_aliases"] = {0: 0}
-        if callback.function == "buffer_callback":
-            return call(_Filling(function, callback.aliased, with_context=True), wanted, **options)(*operands)
-        if callback.in_place:
-            return call(_Filling(function, callback.aliased), wanted, in_place=True, **options)(*operands)
-        return call(_OfBuffer(function), wanted, **options)(*operands)
+            return call(function, *operands)
+        if not callback.on_every_device:
+            return call(function, wanted, *operands)
+        return call(_OfBuffers(function, callback), wanted)(*operands)
 
     def returning_buffers(self, callback: Callback, operand: Any) -> Any:
         """A buffer callback that wrongly returns its result instead of writing it."""
@@ -106,15 +93,12 @@ class ExternalCallbacks:
         """The operand plus one, by a buffer callback that passes the operand's buffer to `look`."""
         wanted = jax.ShapeDtypeStruct(jnp.shape(operand), jnp.float32)
 
-        def fill(context: Any, out: Any, buffer: Any) -> None:
-            look(buffer)
-            np.asarray(out)[...] = np.asarray(buffer) + np.float32(1)
-
         def answer(buffer: Any) -> Any:
             look(buffer)
+            # As users convert it: `_array` has not been misled by a view that was kept.
             return np.array(buffer) + np.float32(1)
 
-        return self._offered(callback)(answer if callback.function == "dlpack_callback" else fill, wanted)(operand)
+        return self._offered(callback)(_OfBuffers(answer, callback, copies=False), wanted, **callback.options)(operand)
 
     def lacks(self, callback: Callback) -> str | None:
         """The function or the option of a callback that the namespace lacks."""
@@ -125,7 +109,8 @@ class ExternalCallbacks:
                 return one.function
             if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
                 continue
-            if missing := [option for option in _options_needed(one) if option not in parameters]:
+            last = ["sharding"] if one.device_choice is DeviceChoice.LAST else []
+            if missing := [option for option in (*one.options, *last) if option not in parameters]:
                 return f"{one.function}({missing[0]}=...)"
         return None
 
@@ -142,51 +127,32 @@ class ExternalCallbacks:
         return operator.attrgetter(callback.function)(self.namespace)
 
 
-def _options_needed(callback: Callback) -> list[str]:
-    """Options that not every release of JAX has."""
-    needed = ["vmap_method"] if callback.vmap_method is not None else []
-    needed += ["sharding"] if callback.device_choice is DeviceChoice.LAST else []
-    needed += ["partitioned"] if callback.partitioned else []
-    return needed
-
-
 @dataclass(frozen=True)
-class _Filling:
-    """Writes the result of a function of arrays into the buffer of the callback's result."""
+class _OfBuffers:
+    """Lets a buffer callback run a function of arrays: its result is returned, or written into the result's buffer."""
 
-    function: Callable[[Any], Any]
-    aliased: bool
-    with_context: bool = False
+    function: Callable[..., Any]
+    callback: Callback
+    copies: bool = True
 
     def __repr__(self) -> str:
         return getattr(self.function, "__name__", repr(self.function))
 
-    def __call__(self, *given: Any) -> None:
-        out, *operands = given[self.with_context :]
+    def __call__(self, *given: Any) -> Any:
+        if not self.callback.in_place:
+            return self.function(*self._arrays(given))
+        out, *operands = given[self.callback.function == "buffer_callback" :]
         written = [_array(buffer) for buffer in jax.tree.leaves(out)]
-        if self.aliased and _address(written[0]) != _address(_array(jax.tree.leaves(operands)[0])):
+        if self.callback.aliased and _address(written[0]) != _address(_array(jax.tree.leaves(operands)[0])):
             raise AssertionError("the result's buffer is not the operand's, though they are to be aliased")
-        results = jax.tree.leaves(self.function(*_copied(operands)))
+        results = jax.tree.leaves(self.function(*self._arrays(operands)))
         for array, result in zip(written, results, strict=True):
             array[...] = result
+        return None
 
-
-@dataclass(frozen=True)
-class _OfBuffer:
-    """Returns the result of a function of arrays from a buffer callback."""
-
-    function: Callable[[Any], Any]
-
-    def __repr__(self) -> str:
-        return getattr(self.function, "__name__", repr(self.function))
-
-    def __call__(self, *operands: Any) -> Any:
-        return self.function(*_copied(operands))
-
-
-def _copied(operands: Any) -> Any:
-    """Copies of buffers as arrays, since a buffer is valid only during the callback."""
-    return jax.tree.map(lambda buffer: _array(buffer).copy(), operands)
+    def _arrays(self, operands: Any) -> Any:
+        """Copies of buffers as arrays, since a buffer is valid only during the callback."""
+        return jax.tree.map(lambda buffer: _array(buffer).copy(), operands) if self.copies else operands
 
 
 def _array(buffer: Any) -> Any:

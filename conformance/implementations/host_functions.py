@@ -1,22 +1,16 @@
-"""The host functions of a program's callbacks: they record the operand and return the wanted result.
-
-They are frozen dataclasses: equal ones make equal primitives, so the programs of a worker share JAX's
-compiled executables.
-"""
+"""What messages call a host function, and what becomes of printed text."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TextIO
 
 import numpy as np
 
 from ..oracle.history import Recorder
 from ..oracle.literals import literal
-from ..spec.callbacks import RETURNED_OFFSET
 
 
 class Sited:
@@ -28,31 +22,10 @@ class Sited:
         return f"callback {self.site!r}"
 
 
-@dataclass(frozen=True, repr=False)
-class ReturningFunction(Sited):
-    """The function of a callback with or without a result; the result is the operand plus one."""
-
-    site: str
-    recorder: Recorder
-    returns_new_value: bool
-
-    def __call__(self, operand: Any, device: Any = None) -> Any:
-        with self.recorder.callback(self.site, operand, (), device):
-            if not self.returns_new_value:
-                return None
-            value = operand["value"] if isinstance(operand, dict) else operand
-            # NumPy makes a scalar of `value + 1` for a scalar array; the contract wants an array.
-            return np.asarray(value + np.float32(RETURNED_OFFSET))
-
-
 def parse_array(text: str) -> Any:
     """The float32 array that NumPy wrote."""
     with_commas = re.sub(r"(?<=[\d.\]])\s+(?=[-\d\[])", ", ", text.strip())
     return np.asarray(literal(with_commas), dtype=np.float32)
-
-
-def as_text(text: str) -> Any:
-    return np.asarray(text.strip())
 
 
 class StandardOutput:

@@ -17,19 +17,7 @@ from ..oracle.literals import literal
 from ..spec.callbacks import Callback, DeviceChoice
 from ..spec.data import DataKind
 from .external import ExternalCallbacks
-from .host_functions import Sited
-from .payloads import Payload, payload_of
-
-
-@dataclass(frozen=True, repr=False)
-class _TapFunction(Sited):
-    site: str
-    recorder: Recorder
-    payload: Payload
-
-    def __call__(self, operand: Any, transforms: Any, device: Any = None) -> None:
-        with self.recorder.callback(self.payload.seen(operand, self.site), operand, transforms, device):
-            pass
+from .payloads import Payload, ProgramFunction, payload_of
 
 
 @dataclass(frozen=True)
@@ -59,21 +47,13 @@ class Hostcb(ExternalCallbacks):
     callback_exception: type[Exception] = hostcb.CallbackException
 
     def probe_one(self, callback: Callback, recorder: Recorder, devices: Sequence[jax.Device], data: DataKind) -> Probe:
-        if callback.function not in ("id_tap", "id_print", "call"):
-            return super().probe_one(callback, recorder, devices, data)
+        payload = payload_of(callback, data)
         device_index = len(devices) - 1 if callback.device_choice is DeviceChoice.LAST else 0
 
-        payload = payload_of(callback, data)
-
         def tap(site: str, value: jax.Array) -> jax.Array:
-            options: dict[str, Any] = {}
-            if callback.receives_device:
-                options["tap_with_device"] = True
-            if callback.returns_new_value:
-                options["result"] = payload.new(value)
-            tapped = self.namespace.id_tap(
-                _TapFunction(site, recorder, payload), payload.operand(value), device_index=device_index, **options
-            )
+            options = {"result": payload.new(value)} if callback.returns_new_value else {}
+            function, operand = ProgramFunction(site, recorder, payload), payload.operand(value)
+            tapped = self.namespace.id_tap(function, operand, device_index=device_index, **callback.options, **options)
             return payload.received(value, tapped) if callback.returns_new_value else payload.passed(value, tapped)
 
         def print_(site: str, value: jax.Array) -> jax.Array:
@@ -82,21 +62,14 @@ class Hostcb(ExternalCallbacks):
                 value, self.namespace.id_print(payload.operand(value), what=site, output_stream=stream)
             )
 
-        def call(site: str, value: jax.Array) -> jax.Array:
-            options: dict[str, Any] = {}
-            if callback.vmap_method is not None:
-                options["vmap_method"] = callback.vmap_method
-            if callback.receives_device:
-                options["call_with_device"] = True
-            result = self.namespace.call(
-                payload.function(site, recorder),
-                payload.operand(value),
-                result_shape=payload.wanted(value) if callback.returns_new_value else None,
-                **options,
-            )
-            return payload.received(value, result) if callback.returns_new_value else value
+        own = {"id_tap": tap, "id_print": print_}.get(callback.function)
+        return own or super().probe_one(callback, recorder, devices, data)
 
-        return {"id_tap": tap, "id_print": print_, "call": call}[callback.function]
+    def invoke(self, callback: Callback, function: Any, operand: Any, wanted: Any, *more: Any, **named: Any) -> Any:
+        if callback.function != "call":
+            return super().invoke(callback, function, operand, wanted, *more, **named)
+        shape = wanted if callback.returns_new_value else None
+        return self.namespace.call(function, operand, result_shape=shape, **callback.options)
 
     def print_labelled(self, operand: Any, **labels: Any) -> Any:
         return self.namespace.id_print(operand, **labels)

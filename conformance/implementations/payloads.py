@@ -14,7 +14,7 @@ import numpy as np
 from ..oracle.history import Recorder
 from ..spec.callbacks import CONSTANT_OPERAND, RETURNED_OFFSET, Callback
 from ..spec.data import DataKind, flatten, skeleton
-from .host_functions import ReturningFunction, Sited, as_text, parse_array
+from .host_functions import Sited, parse_array
 
 MISMATCH = np.float32(1024)
 """Each wrong element of a result adds this to the program's number, so that no result is right by accident."""
@@ -37,9 +37,11 @@ class Payload:
     def wanted(self, value: jax.Array) -> Any:
         return jax.ShapeDtypeStruct(jnp.shape(value), jnp.float32)
 
-    def function(self, site: str, recorder: Recorder) -> Any:
-        """The host function of a callback that may have results."""
-        return ReturningFunction(site, recorder, self.callback.returns_new_value)
+    def answer(self, operand: Any) -> Any:
+        """What the host function returns: the operand plus one."""
+        value = operand["value"] if isinstance(operand, dict) else operand
+        # NumPy makes a scalar of `value + 1` for a scalar array; the contract wants an array.
+        return np.asarray(value + np.float32(RETURNED_OFFSET))
 
     def parse(self, text: str) -> Any:
         """The event of a callback from its printed text."""
@@ -79,11 +81,12 @@ class DataPayload(Payload):
     def wanted(self, value: jax.Array) -> Any:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self.new(value))
 
-    def function(self, site: str, recorder: Recorder) -> Any:
-        return DataFunction(site, recorder, self)
+    def answer(self, operand: Any) -> Any:
+        leaves = flatten(operand["value"] if self.callback.takes_tree else operand)
+        return self.data.result_tree(self.data.incremented([np.asarray(leaf) for leaf in leaves]))
 
     def parse(self, text: str) -> Any:
-        return as_text(text)
+        return np.asarray(text.strip())
 
     def seen(self, operand: Any, site: str) -> str:
         found = skeleton(operand)
@@ -140,11 +143,11 @@ def _keys(data: DataKind, leaves: Sequence[Any]) -> list[Any]:
 @jax.disable_jit(False)
 @jax.jit
 def _with_mismatches(number: jax.Array, leaves: Sequence[Any], wanted: Sequence[Any]) -> jax.Array:
-    wrong = sum(_mismatches(leaf, other, number.ndim) for leaf, other in zip(leaves, wanted, strict=True))
+    wrong = sum(mismatches(leaf, other, number.ndim) for leaf, other in zip(leaves, wanted, strict=True))
     return number + jax.lax.stop_gradient(wrong) * MISMATCH
 
 
-def _mismatches(leaf: Any, wanted: Any, rank: int) -> jax.Array:
+def mismatches(leaf: Any, wanted: Any, rank: int) -> jax.Array:
     """The number of wrong elements, for each of the program's numbers."""
     leaf, wanted = jnp.asarray(leaf), jnp.asarray(wanted)
     if (leaf.shape, leaf.dtype) != (wanted.shape, wanted.dtype):
@@ -155,35 +158,35 @@ def _mismatches(leaf: Any, wanted: Any, rank: int) -> jax.Array:
         # Some platforms cannot compare in these types.
         leaf, wanted = leaf.astype(jnp.float32), wanted.astype(jnp.float32)
     axes = tuple(range(min(rank, leaf.ndim), leaf.ndim))
-    return jnp.sum(_differs(leaf, wanted), axis=axes, dtype=jnp.int32).astype(jnp.float32)
+    return jnp.sum(differs(leaf, wanted), axis=axes, dtype=jnp.int32).astype(jnp.float32)
 
 
-def _differs(leaf: jax.Array, wanted: jax.Array) -> jax.Array:
+def differs(leaf: jax.Array, wanted: jax.Array) -> jax.Array:
     """Where elements differ; zeros of different signs do."""
     if jnp.iscomplexobj(leaf):
-        return _differs(leaf.real, wanted.real) | _differs(leaf.imag, wanted.imag)
+        return differs(leaf.real, wanted.real) | differs(leaf.imag, wanted.imag)
     if jnp.issubdtype(leaf.dtype, jnp.floating):
         return (leaf != wanted) | (jnp.signbit(leaf) != jnp.signbit(wanted))
     return leaf != wanted
 
 
 @dataclass(frozen=True, repr=False)
-class DataFunction(Sited):
-    """The host function for a kind of data: it records its operand and returns the operand plus one."""
+class ProgramFunction(Sited):
+    """The host function of a callback: it records what it gets, and returns its operand plus one if that is wanted.
+
+    Equal ones make equal primitives, so the programs of a worker share JAX's compiled executables.
+    """
 
     site: str
     recorder: Recorder
-    payload: DataPayload
+    payload: Payload
 
-    def __call__(self, *operands: Any, device: Any = None) -> Any:
+    def __call__(self, *given: Any, device: Any = None) -> Any:
+        callback = self.payload.callback
+        operands, transforms = (given[:-1], given[-1]) if callback.function == "id_tap" else (given, ())
         operand = operands if self.payload.spread else operands[0]
-        with self.recorder.callback(self.payload.seen(operand, self.site), operand, (), device):
-            if not self.payload.callback.returns_new_value:
-                return None
-            value: Any = operand
-            leaves = flatten(value["value"] if self.payload.callback.takes_tree else value)
-            data = self.payload.data
-            return data.result_tree(data.incremented([np.asarray(leaf) for leaf in leaves]))
+        with self.recorder.callback(self.payload.seen(operand, self.site), operand, transforms, device):
+            return self.payload.answer(operand) if callback.returns_new_value else None
 
 
 def payload_of(callback: Callback, data: DataKind) -> Payload:

@@ -30,11 +30,10 @@ def in_order(event: Event, expected: Iterable[ExpectedEvent]) -> Event:
         return _printed_in_order(event, [dims[0] for dims in entries], expected)
     leaves = []
     for leaf, dims in zip(event.leaves, zip(*entries, strict=True), strict=True):
-        moved = _moved(leaf, dims)
-        if moved is None:
-            return event
-        leaves.append(moved)
-    return replace(event, leaves=tuple(leaves), transforms=_at_the_front(event.transforms))
+        leaves.append(moved(leaf, dims))
+    if any(leaf is None for leaf in leaves):
+        return event
+    return replace(event, leaves=tuple(leaves), transforms=at_the_front(event.transforms))
 
 
 def _printed_in_order(event: Event, dims: Sequence[Any], expected: Iterable[ExpectedEvent]) -> Event:
@@ -46,7 +45,7 @@ def _printed_in_order(event: Event, dims: Sequence[Any], expected: Iterable[Expe
         for level, dim in zip(reversed(range(len(dims))), dims, strict=True):
             axes.insert(dim or 0, level)
         if printed("id_print", one.array.transpose(axes)) == str(event.leaves[0]):
-            return replace(event, leaves=one.leaves, transforms=_at_the_front(event.transforms))
+            return replace(event, leaves=one.leaves, transforms=at_the_front(event.transforms))
     return event
 
 
@@ -59,7 +58,7 @@ def _batch_dims(transforms: Any, count: int) -> list[Dims]:
     return entries if all(len(dims) == count for dims in entries) else []
 
 
-def _moved(leaf: npt.NDArray[Any], dims: Sequence[Any]) -> npt.NDArray[Any] | None:
+def moved(leaf: Any, dims: Any) -> Any:
     """The leaf with these axes in front, the outermost first; None if it has no such axes."""
     rest = list(range(leaf.ndim))
     front = []
@@ -73,7 +72,7 @@ def _moved(leaf: npt.NDArray[Any], dims: Sequence[Any]) -> npt.NDArray[Any] | No
     return leaf.transpose(front + rest)
 
 
-def _at_the_front(transforms: Any) -> Any:
+def at_the_front(transforms: Any) -> Any:
     return tuple(
         (name, {"batch_dims": tuple(None if dim is None else 0 for dim in entry["batch_dims"])})
         if name == "batch"

@@ -142,14 +142,14 @@ class Program:
             library.id_print(code, what="soak", output_stream=Printed(self._record), **index)
             return None
         if callback.prints:
-            library.debug.print("soak: {code}", code=code, ordered=callback.ordered)
+            library.debug.print("soak: {code}", code=code, **callback.options)
             return None
         operand: Any = code
         if spec.size:
             value = (code & 1 if spec.dtype == "bool" else code & SMALL).astype(spec.dtype)
             operand = code, jnp.broadcast_to(value, (spec.size,))
         if callback.function == "id_tap":
-            library.id_tap(function, operand, tap_with_device=callback.receives_device, **index)
+            library.id_tap(function, operand, **callback.options, **index)
             return None
         wanted = jax.ShapeDtypeStruct((), np.int32) if callback.returns_new_value else None
         if name == "call":

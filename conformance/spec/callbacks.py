@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from typing import Any
 
 CONSTANT_OPERAND = 5.0
 """An operand that no transform batches: its entry in `batch_dims` is `None`."""
@@ -124,6 +125,22 @@ class Callback:
     def on_every_device(self) -> bool:
         """Whether every device of a computation over a mesh calls back with the whole operand."""
         return self.function in ("buffer_callback", "dlpack_callback")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the function that are not the defaults, without the choice of a device."""
+        ordered = self.ordered and self.function in ("io_callback", "debug.callback", "debug.print")
+        options = {
+            "vmap_method": self.vmap_method,
+            "ordered": ordered,
+            "partitioned": self.partitioned,
+            "has_side_effect": self.on_every_device and self.runs is Runs.ONCE,
+            "input_output_aliases": {0: 0} if self.aliased else None,
+            "in_place": self.in_place and self.function == "dlpack_callback",
+            "tap_with_device": self.receives_device and self.function == "id_tap",
+            "call_with_device": self.receives_device and self.function == "call",
+        }
+        return {name: value for name, value in options.items() if value}
 
     @property
     def linear(self) -> bool:

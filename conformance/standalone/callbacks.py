@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..spec.callbacks import CONSTANT_OPERAND, Callback, DeviceChoice, Runs
+from ..implementations.payloads import differs, mismatches, payload_of
+from ..oracle.batch_axes import at_the_front, moved
+from ..spec.callbacks import CONSTANT_OPERAND, Callback, DeviceChoice
 from ..spec.data import DataKind
-from .operands import IN_ORDER, Shown, checked_source, data_source, host_source, spreads
+from .operands import CHECKED, IN_ORDER, Shown, data_source, host_source, text_of
 
 MODULES = {
     ("jax", "pure_callback"): ("jax.pure_callback", ""),
@@ -47,7 +49,7 @@ class CallbackSource:
         if not self.data.plain:
             functions.append(data_source(self.data))
             returns = any(part.returns_new_value or part.function == "id_tap" for part in parts)
-            functions += [checked_source(self.data)] if returns else []
+            functions += [text_of(differs), text_of(mismatches), CHECKED] if returns else []
         functions += [text for part in parts for text in self._of(part, _suffix(self.callback, part))]
         if self.callback.parts:
             by_site = [f'"{site}": callback{_suffix(self.callback, self.callback.at(site))}' for site in self.sites]
@@ -61,18 +63,29 @@ class CallbackSource:
 
     def _of(self, callback: Callback, suffix: str) -> list[str]:
         """The host function, and the function that calls the callback."""
-        call, host = f"callback{suffix}", f"host{suffix}"
+        host, name, options = f"host{suffix}", self._name(callback), self._options(callback)
+        operand, wanted = self._operand(callback), self._wanted()
         if callback.function == "debug.print":
-            return [PRINTED, self._debug_print(callback, call)]
-        further = self._further_parameters(callback)
-        batched = self.batched and "transforms" in further
-        hosts = host_source(callback, self.data, self.shown, further, host, batched)
-        if callback.function in ("id_tap", "call"):
-            hosts = f"{IN_ORDER}\n\n{hosts}" if batched else hosts
-            return [hosts, self._host_callback(callback, call, host)]
-        if callback.function in ("pure_callback", "io_callback", "debug.callback"):
-            return [hosts, self._external(callback, call, host)]
-        return [hosts, *self._buffers(callback, call, host)]
+            # The site is part of the format, since older releases of JAX print no text.
+            hosts, call = [PRINTED], f'{name}(site + ": {{}}", {operand}{options})'
+        else:
+            further = self._further_parameters(callback)
+            batched = self.batched and "transforms" in further
+            hosts = [text_of(moved), text_of(at_the_front), IN_ORDER] if batched else []
+            hosts.append(host_source(callback, self.data, self.shown, further, host, batched))
+            x, star = ("*x", "*") if payload_of(callback, self.data).spread else ("x", "")
+            tapped = ["transforms"] if callback.function == "id_tap" else []
+            parameters = ", ".join((x, *tapped, *["*, device"] * callback.receives_device))
+            function = f"lambda {parameters}: {host}({', '.join(('site', x, *further))})"
+            if callback.on_every_device:
+                hosts.append(_fill(callback))
+                function = f"functools.partial(fill, functools.partial({host}, site))"
+                call = f"{name}({function}, {wanted}{options})({star}{operand})"
+            elif callback.function in ("pure_callback", "io_callback"):
+                call = f"{name}({function}, {wanted}, {star}{operand}{options})"
+            else:
+                call = f"{name}({function}, {star}{operand}{options})"
+        return [*hosts, f"def callback{suffix}(site, x):\n{self._returned(callback, call)}"]
 
     def _further_parameters(self, callback: Callback) -> tuple[str, ...]:
         """What the host function receives beside its operand."""
@@ -96,76 +109,29 @@ class CallbackSource:
     def _wanted(self) -> str:
         return "jax.ShapeDtypeStruct(x.shape, x.dtype)" if self.data.plain else "types(x)"
 
-    def _received(self, callback: Callback, result: str) -> str:
-        """The lines that return the program's number from the result of a callback with new values."""
-        if not callback.returns_new_value:
-            return f"    {result}\n    return x"
-        if self.data.plain:
-            return f"    return {result}"
-        number = "jax.tree.leaves(result)[0]" if self.data.of_structure.has_carrier else "x + 1"
-        return f"    result = {result}\n    return checked({number}, result, right(x))"
-
-    def _external(self, callback: Callback, name: str, host: str) -> str:
-        spread = spreads(callback, self.data)
-        operands = f"*{self._operand(callback)}" if spread else self._operand(callback)
-        function = f"lambda {'*x' if spread else 'x'}: {host}(site, {'*x' if spread else 'x'})"
-        options = ""
+    def _options(self, callback: Callback) -> str:
+        """The source of its options."""
+        options = {name: repr(value) for name, value in callback.options.items()}
+        of_host = callback.function in ("id_tap", "call")
         if callback.device_choice is DeviceChoice.LAST:
-            options += ", sharding=jax.sharding.SingleDeviceSharding(devices[-1])"
-        if callback.vmap_method is not None:
-            options += f', vmap_method="{callback.vmap_method}"'
-        if callback.ordered:
-            options += ", ordered=True"
-        elif callback.function == "io_callback":
-            options += ", ordered=False"
-        if callback.partitioned:
-            options += ", partitioned=True"
-        wanted = "" if callback.function == "debug.callback" else f"{self._wanted()}, "
-        call = f"{self._name(callback)}({function}, {wanted}{operands}{options})"
-        return f"def {name}(site, x):\n{self._received(callback, call)}"
+            place = "jax.sharding.SingleDeviceSharding(devices[-1])"
+            options |= {"device_index": str(self.device_index)} if of_host else {"sharding": place}
+        if of_host and callback.returns_new_value:
+            new = "x + 1" if self.data.plain else "right(x)"
+            options |= {"result": new} if callback.function == "id_tap" else {"result_shape": self._wanted()}
+        return "".join(f", {name}={value}" for name, value in options.items())
 
-    def _debug_print(self, callback: Callback, name: str) -> str:
-        ordered = ", ordered=True" if callback.ordered else ""
-        # The site is part of the format, since older releases of JAX print no text.
-        call = f'{self._name(callback)}(site + ": {{}}", {self._operand(callback)}{ordered})'
-        return f"def {name}(site, x):\n    {call}\n    return x"
-
-    def _passed(self, callback: Callback, call: str) -> str:
-        """The lines that return the program's number from an operand that a tap has returned."""
-        if self.data.plain:
-            return f"    return {call}" + ('["value"]' if callback.takes_tree else "")
-        value = '["value"]' if callback.takes_tree else ""
-        number = "jax.tree.leaves(tapped)[0]" if self.data.of_structure.has_carrier else "x"
-        return f"    tapped = {call}{value}\n    return checked({number}, tapped, operand(x))"
-
-    def _host_callback(self, callback: Callback, name: str, host: str) -> str:
-        further = self._further_parameters(callback)
-        arguments = ", ".join(("site", "x", *further))
-        parameters = "x, transforms" if callback.function == "id_tap" else "x"
-        parameters += ", *, device" if callback.receives_device else ""
-        options = ""
-        if callback.function == "call" and callback.returns_new_value:
-            options += f", result_shape={self._wanted()}"
-        if callback.vmap_method is not None:
-            options += f', vmap_method="{callback.vmap_method}"'
-        if callback.receives_device:
-            options += f", {'tap' if callback.function == 'id_tap' else 'call'}_with_device=True"
-        if callback.device_choice is DeviceChoice.LAST:
-            options += f", device_index={self.device_index}"
-        if callback.function == "id_tap" and callback.returns_new_value:
-            options += f", result={'x + 1' if self.data.plain else 'right(x)'}"
-        call = f"{self._name(callback)}(lambda {parameters}: {host}({arguments}), {self._operand(callback)}{options})"
+    def _returned(self, callback: Callback, call: str) -> str:
+        """The lines that return the program's number, from new values or from the operand that a tap has returned."""
         passed = callback.function == "id_tap" and not callback.returns_new_value
-        return f"def {name}(site, x):\n" + (self._passed if passed else self._received)(callback, call)
-
-    def _buffers(self, callback: Callback, name: str, host: str) -> list[str]:
-        options = f", vmap_method={callback.vmap_method!r}, has_side_effect={callback.runs is Runs.ONCE}"
-        options += ", input_output_aliases={0: 0}" if callback.aliased else ""
-        options += ", in_place=True" if callback.function == "dlpack_callback" and callback.in_place else ""
-        star = "*" if spreads(callback, self.data) else ""
-        function = f"    function = functools.partial(fill, functools.partial({host}, site))"
-        call = f"{self._name(callback)}(function, {self._wanted()}{options})({star}{self._operand(callback)})"
-        return [_fill(callback), f"def {name}(site, x):\n{function}\n{self._received(callback, call)}"]
+        if not (passed or callback.returns_new_value):
+            return f"    {call}\n    return x"
+        call += '["value"]' if passed and callback.takes_tree else ""
+        if self.data.plain:
+            return f"    return {call}"
+        number = "x" if passed else "x + 1"
+        number = "jax.tree.leaves(result)[0]" if self.data.of_structure.has_carrier else number
+        return f"    result = {call}\n    return checked({number}, result, {'operand' if passed else 'right'}(x))"
 
 
 def _fill(callback: Callback) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pprint import pformat
 from typing import Any
@@ -16,7 +14,7 @@ from ..model.worlds import ExpectedEvent, Need
 from ..spec.callbacks import Callback, Refusal
 from ..spec.data import DataKind
 from .differences import differences, differences_in_rest
-from .operands import Shown, expected_operand
+from .operands import Shown, expected_operand, text_of
 
 WIDTH = 118
 
@@ -60,10 +58,10 @@ class Expected:
         by_device, again = self.lists()
         results = [np.asarray(result, np.float32).tolist() for result in self.prediction.results]
         ordered = self.callback.ordered
-        functions, sites = [_text(differences)], "expected, calls"
+        functions, sites = [text_of(differences), ""], "expected, calls"
         rest = ""
         if any(len(call) > 2 for wanted in by_device for call in wanted):
-            functions.append(_text(differences_in_rest))
+            functions += [text_of(differences_in_rest), ""]
             sites = "[[call[:2] for call in own] for own in expected], [call[:2] for call in calls]"
             rest = f" or differences_in_rest(expected, calls, {ordered})"
         lines = [
@@ -94,10 +92,6 @@ except ({", ".join(errors)},) as error:
 except Exception as error:
     raise SystemExit(f"wrong refusal: {what} must be refused with {" or ".join(errors)}: {{error!r}}")
 raise SystemExit("not refused: the program ran, and {what} must be refused")"""
-
-
-def _text(function: Callable[..., Any]) -> str:
-    return re.sub("  # type: ignore.*", "", inspect.getsource(function))
 
 
 def _literal(value: Any) -> str:

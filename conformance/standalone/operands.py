@@ -6,12 +6,15 @@ that the program computes itself, and `host`, which records its operand and retu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import re
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from ..implementations.payloads import payload_of
 from ..spec.callbacks import RETURNED_OFFSET, Callback
 from ..spec.data import NEGATIVE_ZERO, SHAPES, DataKind, ElementType, printed
 
@@ -24,6 +27,11 @@ class Code(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def text_of(function: Callable[..., Any]) -> str:
+    """A function of the suite as a part of a program."""
+    return re.sub("  # type: ignore.*", "", inspect.getsource(function)).strip()
 
 
 class Shown:
@@ -120,38 +128,18 @@ def _elements(element: ElementType) -> str:
     return f"{numbers}.astype({dtype}) + np.asarray(increment{shift}, {dtype})"
 
 
-def checked_source(data: DataKind) -> str:
-    """The function that compares a result, and moves the program's number by each wrong element."""
-    convert = ""
-    if data.element == "typed_key":
-        convert = """\
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf, other = jax.random.key_data(leaf), jax.random.key_data(other)
-"""
-    elif data.of_element.dtype.itemsize == 1:
-        # Some platforms cannot compare in these types.
-        convert = '        leaf, other = leaf.astype("float32"), other.astype("float32")\n'
-    differ = "leaf != other"
-    if data.of_element.inexact:
-        parts = ("real", "imag") if "complex" in data.element else ("real",)
-        signs = [f"(jnp.signbit(jnp.{part}(leaf)) != jnp.signbit(jnp.{part}(other)))" for part in parts]
-        differ = " | ".join(("(leaf != other)", *signs))
-    return f"""\
+CHECKED = """\
 def checked(number, result, right):
-    wrong = 0
-    for leaf, other in zip(jax.tree.leaves(result), jax.tree.leaves(right), strict=True):
-        assert (leaf.shape, leaf.dtype) == (other.shape, other.dtype), f"{{leaf}} is not like {{other}}"
-{convert}\
-        axes = tuple(range(min(jnp.ndim(number), leaf.ndim), leaf.ndim))
-        wrong += jnp.sum({differ}, axis=axes, dtype="int32").astype("float32")
-    return number + 1024 * jax.lax.stop_gradient(wrong)"""
+    leaves = zip(jax.tree.leaves(result), jax.tree.leaves(right), strict=True)
+    return number + 1024 * jax.lax.stop_gradient(sum(mismatches(*pair, jnp.ndim(number)) for pair in leaves))"""
+"""The function that compares a result, and moves the program's number by each wrong element."""
 
 
 def host_source(
     callback: Callback, data: DataKind, shown: Shown, further: Sequence[str], name: str, batched: bool = False
 ) -> str:
     """The host function: it records a call, and returns the operand plus one if the callback has a result."""
-    spread = spreads(callback, data)
+    spread = payload_of(callback, data).spread
     operand = "operands" if spread else "x"
     tree = callback.takes_tree or data.of_structure.leaves > 1
     parameters = ", ".join(("site", f"*{operand}" if spread else operand, *further))
@@ -169,14 +157,8 @@ def in_order(x, transforms):
     # JAX's rules decide where each vmap has its axis: here that of the outermost one is the first.
     leaves, tree = jax.tree.flatten(x)
     batches = [entry["batch_dims"] for name, entry in transforms if name == "batch"]
-    for number in range(len(leaves)):
-        dims = [dims[number] for dims in batches if dims[number] is not None]
-        for place, dim in enumerate(reversed(dims)):
-            leaves[number] = np.moveaxis(leaves[number], place + dim, place)
-    front = lambda dims: {"batch_dims": tuple(dim if dim is None else 0 for dim in dims)}
-    transforms = [(name, front(entry["batch_dims"]) if name == "batch" else entry) for name, entry in transforms]
-    return jax.tree.unflatten(tree, leaves), transforms"""
-"""The source that does what `oracle.batch_axes` does."""
+    leaves = [moved(leaf, [dims[number] for dims in batches]) for number, leaf in enumerate(leaves)]
+    return jax.tree.unflatten(tree, leaves), at_the_front(transforms)"""
 
 
 def _answer(value: str, data: DataKind) -> list[str]:
@@ -195,12 +177,6 @@ def _answer(value: str, data: DataKind) -> list[str]:
         f"        return np.asarray({plus})",
         f"    return {data.result_tree(results)!r}",
     ]
-
-
-def spreads(callback: Callback, data: DataKind) -> bool:
-    """Whether each leaf is a separate operand."""
-    host_callback = callback.function in ("id_tap", "call")
-    return not data.plain and data.of_structure.spread and not (host_callback or callback.takes_tree)
 
 
 def expected_operand(callback: Callback, data: DataKind, shown: Shown, leaves: Sequence[np.ndarray[Any, Any]]) -> Any:

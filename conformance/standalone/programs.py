@@ -102,6 +102,7 @@ class _Program:
             "import jax.numpy as jnp",
             "import numpy as np",
             *(["from jax.sharding import Mesh, NamedSharding, PartitionSpec"] if meshed else ()),
+            *(["from typing import Any"] if "Any" in body else ()),
             *filter(None, self.callback.imports()),
             *([SHARD_MAP] if "shard_map(" in body else ()),
             "",

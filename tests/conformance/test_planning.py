@@ -19,7 +19,7 @@ from conformance.engine import depths
 from conformance.engine.depths import Chosen, choose
 from conformance.engine.preparation import ConflictingOptionsError, _depth_of
 from conformance.expectations.entries import Expectations
-from conformance.implementations import callbacks_of, why_not_offered
+from conformance.implementations import callbacks_drawn_for, why_not_offered
 from conformance.implementations.jax import Jax
 from conformance.model.programs import all_programs
 from conformance.model.transforms import TRANSFORMS
@@ -129,7 +129,7 @@ def test_what_is_covered(cpu_plan: Plan, implementation: str) -> None:
     chosen = smoke(cpu_plan).cells
     assert {*chosen} <= {*cpu_plan.cells} and len(chosen) < 200
     own = programs_of(chosen, implementation)
-    assert {cell.callback for cell in own} == {*callbacks_of(implementation)}
+    assert {cell.callback for cell in own} == {*callbacks_drawn_for(implementation)}
     assert {name for cell in own for name in cell.program.names} == {*TRANSFORMS}
 
 

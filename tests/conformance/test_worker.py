@@ -18,10 +18,9 @@ from conformance.cases.failures.misbehaving import Misbehaving
 from conformance.cases.harness.hosts import Host, add_one
 from conformance.cases.harness.running import run_case
 from conformance.implementations import load
-from conformance.implementations.external import _Filling, _OfBuffer
-from conformance.implementations.host_functions import ReturningFunction
+from conformance.implementations.external import _OfBuffers
 from conformance.implementations.jax import NAMESPACE, Jax
-from conformance.implementations.payloads import DataPayload
+from conformance.implementations.payloads import DataPayload, Payload, ProgramFunction
 from conformance.oracle.history import Recorder
 from conformance.oracle.verdicts import Verdict
 from conformance.planning.cells import CaseCell, TableCell, parse_cell
@@ -44,7 +43,7 @@ def expanding(function: Any, wanted: Any, *args: Any, vmap_method: Any = None) -
     return NAMESPACE.pure_callback(function, wanted, *args, vmap_method="expand_dims")
 
 
-def gathered(function: Any, *args: Any, ordered: bool, partitioned: bool) -> None:
+def gathered(function: Any, *args: Any, ordered: bool = False, partitioned: bool) -> None:
     jax.debug.callback(function, *args, ordered=ordered)
 
 
@@ -113,7 +112,8 @@ def test_one_wrong_element_of_a_result_and_data_of_another_type_or_tree_show() -
     with pytest.raises(AssertionError, match="a tree like"):
         payload.received(VALUE, [first, second])
     recorder = Recorder()
-    DataPayload(CALL, DataKind("int8", "scalar", "pair")).function("first", recorder)([np.float32(7), np.int8(1)])
+    payload = DataPayload(CALL, DataKind("int8", "scalar", "pair"))
+    ProgramFunction("first", recorder, payload)([np.float32(7), np.int8(1)])
     assert [event.site for event in recorder.history().events] == ["first with a tree like [*, *] for one like (*, *)"]
 
 
@@ -121,10 +121,9 @@ def test_one_wrong_element_of_a_result_and_data_of_another_type_or_tree_show() -
 
 
 def test_a_message_has_the_site_of_a_callback_and_no_class_of_the_suite() -> None:
-    function = DataPayload(CALL, DataKind("int8", "scalar", "pair")).function("first", Recorder())
-    for callback in (function, ReturningFunction("first", Recorder(), True), Host("first", Recorder())):
-        assert (repr(callback), repr(_Filling(callback, True)), repr(_OfBuffer(callback))) == ("callback 'first'",) * 3
-    assert (repr(_Filling(add_one, True)), repr(_OfBuffer(add_one))) == ("add_one", "add_one")
+    for callback in (ProgramFunction("first", Recorder(), Payload(CALL)), Host("first", Recorder())):
+        assert (repr(callback), repr(_OfBuffers(callback, CALL))) == ("callback 'first'",) * 2
+    assert repr(_OfBuffers(add_one, CALL)) == "add_one"
     assert repr(Misbehaving()) == "callback 'misbehaving'"
 
 

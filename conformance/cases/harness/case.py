@@ -103,9 +103,6 @@ class Case(Programs):
             self.implementation.print_as(format_for(host), x=x, ordered=callback.ordered)
             return x
         wanted = jax.tree.map(_type_of, like)
-        if callback.function == "call":
-            options = {} if callback.vmap_method is None else {"vmap_method": callback.vmap_method}
-            return self.implementation.call(host, x, wanted, **options)
         result = self.implementation.invoke(callback, host, x, wanted, self.devices)
         return result if callback.returns_new_value else x
 

@@ -59,12 +59,12 @@ def running(
 def between(installer: Installer, first: str, last: str) -> list[Release]:
     """The releases from one to another; an end that is not given is the last that can be installed."""
     # It may ask once for each release.
-    tell(f"asking which releases of JAX {installer.python} can install")
+    tell(f"asking which releases of JAX can be installed with the Python {installer.python}")
     found = installer.between(first, last)
     if not (first and last):
         # A Python cannot install all releases.
         ends = f"from {found[0].label} to {found[-1].label}"
-        tell(f"{ends}, as far as {installer.python} can install releases of JAX (--python)")
+        tell(f"{ends}, which are those for the Python {installer.python}; --python names another one")
     return found
 
 

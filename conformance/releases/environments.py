@@ -1,4 +1,4 @@
-"""Environments of releases, made by uv.
+"""Environments of releases, made by uv, or by virtualenv and pip where there is no uv.
 
 uv finds interpreters, caches wheels and links them, so an environment takes it a second and no one is kept. Its user
 configures it: an index, a proxy, offline. Nothing here adds to that, except for wheels of a folder.
@@ -105,19 +105,27 @@ class Installer:
     folder: Path
     """Where the environments are, while the command runs."""
     python: str = sys.executable
-    """A version or a path, as uv takes it."""
+    """A version or a path, as uv and virtualenv take it."""
     find_links: Path | None = None
     """A folder with all wheels; then no index is asked."""
     _made: dict[Release, Environment] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.python == f"{sys.version_info.major}.{sys.version_info.minor}":
+            # A tool may not find the Python that runs it, or takes another one of that version.
+            self.python = sys.executable
+
     def published(self, oldest: str = OLDEST, newest: str = "") -> Iterator[str]:
         """The versions of jax that this Python can install, the newest first."""
         bound = f"<={newest}" if newest else ""
+        if not (uv := _uv()):
+            yield from self._listed_by_pip(oldest, newest)
+            return
         for number in itertools.count():
             # The resolver passes over what is withdrawn, and what has no wheel for this Python.
-            command = ["pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python", self.python]
+            command = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python", self.python]
             asked = f"jax>={oldest}" + (f",{bound}" if bound else "")
-            resolved = _uv([*command, *self._links, "-"], asked)
+            resolved = _run([*command, *self._links, "-"], asked)
             found = re.search(r"^jax==([\w.]+)$", resolved.stdout, re.MULTILINE)
             if not found:
                 if number and "No solution found" in resolved.stderr:
@@ -148,11 +156,18 @@ class Installer:
         place = self._place(release)
         python = place / "bin" / "python"
         wanted = [f"jax=={release.jax}", *([f"jaxlib=={release.jaxlib}"] if release.jaxlib else []), *BESIDE_JAX]
-        made = _uv(["venv", "--quiet", "--python", self.python, str(place)])
+        if uv := _uv():
+            make, install = [uv, "venv", "--quiet"], [uv, "pip", "install", "--quiet", "--python", str(python)]
+        else:
+            make = [sys.executable, "-m", "virtualenv", "--quiet"]
+            install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+        made = _run([*make, "--python", self.python, str(place)])
+        if "No module named virtualenv" in made.stderr:
+            raise _no_tool()
         if made.returncode:
             advice = "give --python the path of an interpreter"
             raise ReleaseError(f"Python {self.python} cannot be had; {advice}: {_complaint(made)}")
-        ended = _uv(["pip", "install", "--quiet", "--python", str(python), *self._links, *wanted])
+        ended = _run([*install, *self._links, *wanted])
         if ended.returncode:
             why = _other_python(ended, release) or _complaint(ended)
             raise ReleaseError(f"JAX {release.label} cannot be installed: {why}")
@@ -160,6 +175,18 @@ class Installer:
 
     def _place(self, release: Release) -> Path:
         return self.folder / release.label.replace(" ", "-")
+
+    def _listed_by_pip(self, oldest: str, newest: str) -> list[str]:
+        command = [sys.executable, "-m", "pip", "index", "versions", "jax", "--disable-pip-version-check"]
+        asked = _run([*command, *self._links])
+        if "No module named pip" in asked.stderr:
+            raise _no_tool()
+        found = re.search(r"^Available versions: (.+)$", asked.stdout, re.MULTILINE)
+        if not found:
+            raise ReleaseError(f"no release of JAX can be installed: {_complaint(asked)}")
+        first, last = version_key(oldest), newest and version_key(newest)
+        keys = {version: version_key(version) for version in found[1].split(", ")}
+        return [version for version, key in keys.items() if first <= key and (not last or key <= last)]
 
     @property
     def _links(self) -> list[str]:
@@ -183,12 +210,14 @@ def _link_packages(folder: Path, checkout: Path | None) -> None:
             (folder / name).symlink_to(place.resolve(), target_is_directory=True)
 
 
-def _uv(arguments: Sequence[str], written: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the uv of this environment, which need not be on PATH, or another one."""
+def _uv() -> str | None:
+    """The uv of this environment, which need not be on PATH, or another one."""
     beside = Path(sys.executable).with_name("uv")
-    if not (uv := str(beside) if beside.exists() else shutil.which("uv")):
-        raise ReleaseError(f"uv makes the environments of releases, and is missing: `{install_here('uv')}`")
-    return _run([uv, *arguments], written)
+    return str(beside) if beside.exists() else shutil.which("uv")
+
+
+def _no_tool() -> ReleaseError:
+    return ReleaseError(f"uv makes the environments of releases, and is missing: `{install_here('uv')}`")
 
 
 def _run(command: Sequence[str], written: str = "") -> subprocess.CompletedProcess[str]:
@@ -196,16 +225,18 @@ def _run(command: Sequence[str], written: str = "") -> subprocess.CompletedProce
 
 
 def _other_python(ended: subprocess.CompletedProcess[str], release: Release) -> str:
-    """The advice if uv says that the release is for another Python."""
+    """The advice if a tool says that the release is for another Python: uv in a sentence, pip in a list."""
     said = " ".join(f"{ended.stdout} {ended.stderr}".split())
-    found = re.search(rf"\b{re.escape(release.jax)} (?:depends on|requires) Python ?>=(\d\.\d+)", said)
+    found = re.search(
+        rf"\b{re.escape(release.jax)} (?:depends on Python|requires Python|Requires-Python) ?>=(\d\.\d+)", said
+    )
     return f"it needs Python {found[1]} or newer: give --python {found[1]}" if found else ""
 
 
 def _complaint(ended: subprocess.CompletedProcess[str]) -> str:
-    """What uv, or a Python, said went wrong: uv prints a chain of causes below its error."""
+    """What a tool said went wrong: uv prints a chain of causes below its error, and pip the cause at the end."""
     lines = [" ".join(line.split()) for line in f"{ended.stdout}\n{ended.stderr}".splitlines() if line.strip()]
-    errors = [line.partition(": ")[2] for line in lines if re.match(r"(error|cause): ", line)]
+    errors = [line.partition(": ")[2] for line in lines if re.match(r"(error|cause|ERROR): ", line)]
     # The first of a chain say what was asked of whom, and the last one why that failed.
     told = dict.fromkeys((*errors[:2], *errors[-1:])) if errors else lines[-2:]
     return clipped(": ".join(told) or "nothing was said", 400)

@@ -1,4 +1,4 @@
-"""Wheels of releases that are no JAX, in a folder: uv makes environments of them without an index."""
+"""Wheels of releases that are no JAX, in a folder: uv or pip makes environments of them without an index."""
 
 from __future__ import annotations
 

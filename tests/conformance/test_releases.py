@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -165,9 +166,9 @@ def test_a_table_says_what_changed_when_and_goes_on(
     between = f"\nthe releases between: {COMMAND} bisect {CELLS[0]} --good 0.6.0 --bad 0.6.2 --find-links {wheels}\n"
     assert capsys.readouterr().out.endswith(between)
     assert table("0.7.0..", "--resume") == 0
-    assert "from 0.7.0 to 0.7.0, as far as " in capsys.readouterr().err
+    assert "from 0.7.0 to 0.7.0, which are " in capsys.readouterr().err
     assert table("..0.5.3", "--resume") == 0
-    assert "from 0.5.3 to 0.5.3, as far as " in capsys.readouterr().err
+    assert "from 0.5.3 to 0.5.3, which are " in capsys.readouterr().err
     with (tmp_path / "results" / "runs.jsonl").open("a") as journal:
         journal.write('{"run": ["0.7.0"]}\n')
     assert table("0.6.0", "--resume") == 2
@@ -200,6 +201,22 @@ def test_a_python_that_cannot_be_had_is_not_blamed_on_jax(tmp_path: Path) -> Non
     causes = "error: Request failed\n  cause: Failed to download `a`\n  cause: client error\n  cause: no name\n"
     ended = subprocess.CompletedProcess([], 1, "", causes)
     assert environments._complaint(ended) == "Request failed: Failed to download `a`: no name"
+
+
+def test_without_uv_virtualenv_and_pip_make_environments(wheels: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(environments, "_uv", lambda: None)
+    installer = environments.Installer(tmp_path, find_links=wheels)
+    assert [release.jax for release in installer.between("0.6.1", "0.7.0")] == ["0.6.1", "0.6.2", "0.7.0"]
+    made = installer.environment(environments.Release("0.6.1"))
+    assert (made.jax, made.jaxlib) == ("0.6.1", "0.6.1")
+    with pytest.raises(environments.ReleaseError, match=r"0\.7\.2 cannot be installed: .*Python.*3\.99"):
+        installer.environment(environments.Release("0.7.2"))
+
+
+def test_the_version_of_the_running_python_is_that_python(tmp_path: Path) -> None:
+    """uv may not find it, and download another one."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert environments.Installer(tmp_path, version).python == sys.executable
 
 
 def test_what_a_release_lacks_is_unsupported_and_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -125,7 +125,7 @@ def first_device_received(function: Any, *arguments: Any, device: Any = None) ->
     return function(*arguments, **received)
 
 
-@mutant("id_tap_device_index/pjit/cpu-8dev id_tap_device_index/pjit.scan/cpu-8dev", "wrong device at callback")
+@mutant("id_tap_device_index/pjit/cpu-8dev", "wrong device at callback")
 @instead("id_tap")
 def device_index_ignored(tap: Any, *arguments: Any, device_index: int = 0, **options: Any) -> Any:
     """The first device of a mesh calls back, whichever was asked for."""

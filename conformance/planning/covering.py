@@ -118,8 +118,10 @@ def pairs_of(row: Row) -> list[Pair]:
     return [(a, row[a], b, row[b]) for a, b in itertools.combinations(range(len(row)), 2)]
 
 
-def cover(space: Space, present: Iterable[Sequence[Pair]], seed: int) -> Covering:
-    """Rows that cover every pair that fits in a row and is not among those present."""
+def cover(
+    space: Space, present: Iterable[Sequence[Pair]], seed: int, shown_by: Callable[[Row], list[Pair]] = pairs_of
+) -> Covering:
+    """Rows that cover every pair that fits in a row and is not among those present; `shown_by` has those of a row."""
     covering = Covering(space)
     for pairs in present:
         covering.add(pairs)
@@ -139,7 +141,7 @@ def cover(space: Space, present: Iterable[Sequence[Pair]], seed: int) -> Coverin
             covering.excluded[pair] = found
         else:
             covering.rows.append(found)
-            covering.add(pairs_of(found))
+            covering.add(shown_by(found))
     return covering
 
 

@@ -13,7 +13,7 @@ from ..spec.topology import Topology
 from .cells import CaseCell, Cell, Plan, ProgramCell
 from .eligibility import ineligible
 from .jax_limits import limit_of_devices
-from .sampling import ONLY_BATCHED
+from .sampling import is_only_batched
 
 USUAL = Topology("cpu", 4, processes=2)
 """The topology of a usual run: two processes of two devices show whatever more of them show."""
@@ -75,8 +75,8 @@ def _candidates(implementation: str, topology: Topology) -> Iterator[tuple[Cell,
 
 
 def _left_out(callback: Callback, implementation: str) -> str | None:
-    if callback.name in ONLY_BATCHED:
-        return "not sampled: without vmap this is pure_callback"
+    if is_only_batched(callback):
+        return f"not sampled: without vmap this is {callback.function}"
     if implementation == "jax" and callback.device_choice is DeviceChoice.LAST:
         return limit_of_devices(callback, ("pjit",), 2)
     return None

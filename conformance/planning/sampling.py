@@ -19,11 +19,19 @@ REPRESENTATIVES = (
 )
 """External callbacks that are tried under some pairs."""
 
+OTHERS_WITH_PAIRS = ("id_tap_tree", "call", "call_sequential")
+"""Host callbacks that are tried under some pairs. Others differ from them in what they receive or return alone."""
+
 ON_FEWEST_DEVICES = (EVERY_PAIR, "call", *REPRESENTATIVES)
 """Callbacks that are planned on the fewest devices as well. Covering rows bring every callback to each number."""
 
-ONLY_BATCHED = ("pure_callback_sequential_unrolled", "pure_callback_expand_dims", "pure_callback_broadcast_all")
-"""Callbacks that differ from another one under vmap alone."""
+_METHODS = ("sequential_unrolled", "expand_dims", "broadcast_all")
+
+WITH_DEVICES = {"jit", "pmap", "pjit", "shard_map"}
+"""Transforms that may go another way where there is one device alone."""
+
+ONLY_BATCHED = {name: tuple(f"{name}_{method}" for method in _METHODS) for name in ("call", "pure_callback")}
+"""Callbacks that differ from this one under vmap alone."""
 
 SAMPLED_PAIRS = (
     "jit.vmap",
@@ -91,27 +99,32 @@ BATCHED_PAIRS = ("jit.vmap", "vmap.vmap", "pjit.vmap")
 _HOST_NAMES = frozenset(callback.name for callback in HOST_CALLBACKS)
 
 
+def is_only_batched(callback: Callback) -> bool:
+    return callback.name in ONLY_BATCHED.get(callback.function, ())
+
+
 def left_out(callback: Callback, program: Program, topology: Topology, largest: Topology) -> str | None:
     """The reason if an eligible cell is not planned; otherwise None."""
-    if callback.name in ONLY_BATCHED and "vmap" not in program.names:
-        return "not sampled: without vmap this is pure_callback"
+    if is_only_batched(callback) and "vmap" not in program.names:
+        return f"not sampled: without vmap this is {callback.function}"
     if callback.parts and program.name not in PROGRAMS_WITH_AN_ORDER:
         return "not sampled: mixtures of kinds are tried where they could come in another order"
     if topology != largest and callback.name not in ON_FEWEST_DEVICES and not callback.parts:
         return f"not sampled: this callback meets {topology.name} in covering rows alone"
     if len(program.names) == 1:
-        return None
+        as_on_largest = topology != largest and not {*program.names} & WITH_DEVICES
+        return f"not sampled: this program runs on one device of {largest.name}, too" if as_on_largest else None
     if topology != largest:
         # On the larger topology, a program for one device runs on one device, too.
         return f"not sampled: compositions of transforms are planned on {largest.name} alone"
     if callback.name == EVERY_PAIR:
         return None
-    if callback.name in _HOST_NAMES:
-        return None if program.name in SAMPLED_PAIRS else _NOT_SAMPLED
     sampled: tuple[str, ...] = SIDE_EFFECT_PAIRS.get(callback.name, ())
     if callback.name in REPRESENTATIVES:
-        sampled = SAMPLED_PAIRS + SAMPLED_DERIVATIVES + SAMPLED_TRIPLES
-    elif callback.name in ONLY_BATCHED:
+        sampled = SAMPLED_PAIRS + SAMPLED_TRIPLES + (() if callback.differentiable else SAMPLED_DERIVATIVES)
+    elif callback.name in OTHERS_WITH_PAIRS:
+        sampled = SAMPLED_PAIRS
+    elif is_only_batched(callback) or callback.name in _HOST_NAMES:
         sampled = BATCHED_PAIRS
     elif callback.partitioned:
         sampled = PARTITIONED_PAIRS

@@ -15,6 +15,7 @@ from ..spec.callbacks import Callback
 from ..spec.configurations import CONTEXTS, X64
 from ..spec.data import EXACT, PLAIN, DataKind
 from ..spec.depths import Depth
+from ..spec.external_callbacks import ALL_CALLBACKS, callback_named
 from ..spec.topology import CPU_CONFIGURATIONS, DEFAULT, Topology
 from .axes import AXES, NONE, program_of, space_of
 from .cells import CaseCell, Cell, Plan, ProgramCell, make_whole_plan, parse_cell
@@ -24,10 +25,12 @@ from .jax_limits import SHOWN_BY, limit_of_devices, limit_of_program
 from .sampling import ONLY_BATCHED
 
 CALLBACK, INNER = AXES.index("callback"), AXES.index("inner")
+OF_OPERANDS = frozenset(map(AXES.index, ("configuration", "element", "shape", "structure")))
+"""The axes in which callbacks do not differ that hand over operands in the same way."""
 
 CPU_DEVICE_COUNTS = (1, 2, 4, 8)
 
-SAMPLES = {3: 24, 4: 16}
+SAMPLES = {3: 16, 4: 8}
 """The number of drawn compositions, by the number of their transforms."""
 
 FULL_SAMPLES = {3: 400, 4: 240}
@@ -109,22 +112,44 @@ def covering_of(implementation: str, platform: str, device_counts: tuple[int, ..
     """The rows that cover, with the planned programs, every pair of values of two axes."""
     planned = make_whole_plan([implementation], _ends(platform, device_counts))
     present = map(pairs_in, planned.cells)
-    return cover(space_of(implementation, platform, device_counts, choice.full), present, choice.seed)
+    return cover(space_of(implementation, platform, device_counts, choice.full), present, choice.seed, shown_by)
 
 
 def pairs_in(cell: Cell) -> list[Pair]:
     row = row_of(cell)
-    if row is None:
-        return []
+    return [] if row is None else shown_by(row)
+
+
+def shown_by(row: Row) -> list[Pair]:
+    """The pairs of a row, and those that it shows of further callbacks, since they do not differ in them."""
     callback, outer, inner, *_ = row
     pairs = pairs_of(row)
     if inner == NONE:
         # A transform alone is the outermost one, and the one next to the callback.
         pairs.append((CALLBACK, callback, INNER, outer))
-    if callback == "pure_callback" and "vmap" not in (outer, inner):
-        # Without vmap all its methods are the same.
-        pairs += [(a, method, b, value) for a, _, b, value in pairs if a == CALLBACK for method in ONLY_BATCHED]
+    of_callback = [(axis, value) for a, _, axis, value in pairs if a == CALLBACK]
+    for other, axes in _alike(callback, "vmap" in (outer, inner)):
+        pairs += [(CALLBACK, other, axis, value) for axis, value in of_callback if axis in axes]
     return pairs
+
+
+@functools.cache
+def _alike(name: str, batched: bool) -> tuple[tuple[str, frozenset[int]], ...]:
+    """The callbacks that do not differ from this one in some axes, and these axes."""
+    own, every_axis = _handed_over(callback_named(name)), frozenset(range(len(AXES)))
+    found = {one.name: OF_OPERANDS for one in ALL_CALLBACKS if one.name != name and _handed_over(one) == own}
+    if not batched:
+        found |= dict.fromkeys(ONLY_BATCHED.get(name, ()), every_axis)
+    if name == "io_callback_sharding":
+        # How a device is chosen does not depend on whether the callback has an effect.
+        found["pure_callback_sharding"] = every_axis
+    return tuple(found.items())
+
+
+def _handed_over(callback: Callback) -> tuple[object, ...]:
+    """How operands and results cross, whichever device calls back; a mixture counts as its first part."""
+    one = (*callback.parts, callback)[0]
+    return one.function, one.ordered, one.returns_new_value, one.partitioned, one.aliased, one.in_place
 
 
 def row_of(cell: Cell) -> Row | None:

@@ -116,8 +116,8 @@ class WhileCond(Transform):
         condition = replace(world, batched_condition=world.batched_condition or bool(limit.levels))
         step, total = limit - limit, x
         while True:
-            # A predicate has no derivative: the condition sees primal values only.
-            function(condition, x.primal() + step * stride)
+            # A predicate has no derivative: the condition sees primal values only. Without jit it is no part of a loop.
+            function(condition, (x if world.jit_disabled else x.primal()) + step * stride)
             unfinished = step.less(limit)
             if not unfinished.data.any():
                 return total

@@ -177,8 +177,7 @@ def not_reentrant(lock: Any, function: Any, *arguments: Any, **options: Any) -> 
 
 
 @mutant(
-    "id_tap/case.is_forgotten.* call/case.many_are_forgotten.jit/* call/case.is_forgotten.jit/* "
-    "io_callback/case.is_forgotten.jit/*",
+    "id_tap/case.is_forgotten.* call/case.is_forgotten.jit/* io_callback/case.is_forgotten.jit/*",
     "leak at exit",
 )
 @instead("id_tap", "call", "pure_callback", "io_callback", "debug.callback", "buffer_callback", "dlpack_callback")

@@ -29,33 +29,43 @@ _UNTOLD = (
     "after JAX has started its devices. A failure may fail later programs of the same thread."
 )
 _UNTOLD_PROMISES = ("H5", "H13", "H15")
+_LINK = "https://github.com/jax-ml/jax/issues/37587"
 
-_for_executions = functools.partial(
-    private,
-    without=_UNTOLD,
-    promises=_UNTOLD_PROMISES,
-    cost=Cost.SOME,
-    link="https://github.com/jax-ml/jax/issues/37587",
-)
-EXECUTOR = _for_executions(
+EXECUTOR = private(
     "jax._src.interpreters.pxla:ExecuteReplicated",
     "What runs programs with effects.",
+    _UNTOLD,
+    _UNTOLD_PROMISES,
+    Cost.SOME,
     attributes=("keepalive", "ordered_effects", "has_unordered_effects", "_local_devices", "xla_executable"),
+    link=_LINK,
 )
-_CALL = _for_executions(
+_CALL = private(
     "jax._src.interpreters.pxla:ExecuteReplicated.__call__",
     "Reports each execution of a program with callbacks.",
-    signature=known_as("self args"),
+    _UNTOLD,
+    _UNTOLD_PROMISES,
+    Cost.SOME,
+    known_as("self args"),
+    link=_LINK,
 )
-_ADD_TOKENS = _for_executions(
+_ADD_TOKENS = private(
     "jax._src.interpreters.pxla:ExecuteReplicated._add_tokens_to_inputs",
     "Starts each execution with a token that is ready.",
-    signature=known_as("self input_bufs"),
+    _UNTOLD,
+    _UNTOLD_PROMISES,
+    Cost.SOME,
+    known_as("self input_bufs"),
+    link=_LINK,
 )
-_HANDLE_TOKENS = _for_executions(
+_HANDLE_TOKENS = private(
     "jax._src.interpreters.pxla:ExecuteReplicated._handle_token_bufs",
     "Tells what to wait for at the end of an execution.",
-    signature=known_as("self token_bufs sharded_token"),
+    _UNTOLD,
+    _UNTOLD_PROMISES,
+    Cost.SOME,
+    known_as("self token_bufs sharded_token"),
+    link=_LINK,
 )
 _SHARDED_TOKEN = private(
     "jaxlib._jax:ShardedToken",
@@ -88,31 +98,38 @@ _ASSIGNMENT = private(
     ("H9", "H10"),
     Cost.SOME,
 )
-_for_cpp_dispatch = functools.partial(
-    private,
-    without="Programs of pure callbacks are dispatched in Python, in six times the time.",
-    promises=("D3",),
-    cost=Cost.COMFORT,
-)
-_EXECUTABLE = _for_cpp_dispatch(
+_IN_PYTHON = "Programs of pure callbacks are dispatched in Python, in six times the time."
+_EXECUTABLE = private(
     "jaxlib._jax:LoadedExecutable",
     "Tells which programs of pure callbacks may take JAX's fast dispatch.",
+    _IN_PYTHON,
+    ("D3",),
+    Cost.COMFORT,
     methods={"hlo_modules": called_with(1)},
 )
-_HLO_MODULE = _for_cpp_dispatch(
+_HLO_MODULE = private(
     "jaxlib._hlo:HloModule",
     "Tells the computations of such a program.",
+    _IN_PYTHON,
+    ("D3",),
+    Cost.COMFORT,
     methods={"computations": called_with(1), "to_string": called_with(1)},
 )
-_HLO_COMPUTATION = _for_cpp_dispatch(
+_HLO_COMPUTATION = private(
     "jaxlib._hlo:HloComputation",
     "Tells their instructions.",
+    _IN_PYTHON,
+    ("D3",),
+    Cost.COMFORT,
     attributes=("name",),
     methods={"instructions": called_with(1)},
 )
-_HLO_INSTRUCTION = _for_cpp_dispatch(
+_HLO_INSTRUCTION = private(
     "jaxlib._hlo:HloInstruction",
     "Tells the opcode and the attributes of each.",
+    _IN_PYTHON,
+    ("D3",),
+    Cost.COMFORT,
     attributes=("opcode",),
     methods={"to_string": called_with(1)},
 )

@@ -27,24 +27,22 @@ def parse_bool(name: str, text: str) -> bool:
     raise ValueError(f"{name} must be a truth value such as 1, 0, true or false, got {text!r}.")
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        # No flag takes it.
-        return -1.0
-
-
 def _parse_size(name: str, text: str) -> int:
-    # host_callback's own default was written 256e6, so a float with an integer value is accepted too.
-    number = _number(text)
+    try:
+        # host_callback's own default was written 256e6, so a float with an integer value is accepted too.
+        number = float(text)
+    except ValueError:
+        number = -1.0
     if number < 0 or not number.is_integer():
         raise ValueError(f"{name} must be a number of bytes, zero or more, got {text!r}.")
     return int(number)
 
 
 def _parse_interval(name: str, text: str) -> float:
-    seconds = _number(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
     # Python counts in whole microseconds.
     if seconds != 0 and not 1e-6 <= seconds < math.inf:
         raise ValueError(f"{name} must be a number of seconds, at least 0.000001, or 0 for never, got {text!r}.")
@@ -52,7 +50,10 @@ def _parse_interval(name: str, text: str) -> float:
 
 
 def _parse_timeout(name: str, text: str) -> float:
-    seconds = _number(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
     if not seconds >= 0:
         raise ValueError(f"{name} must be a number of seconds, zero or more, or inf for no end, got {text!r}.")
     return seconds

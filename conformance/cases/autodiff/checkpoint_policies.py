@@ -1,4 +1,4 @@
-"""Cases of checkpoints with policies: a callback runs as often as its part of the forward pass does.
+"""Checkpoints, with policies and without: a callback runs as often as its part of the forward pass does.
 
 A program has the checkpoints of all policies, since each program and each loop of it costs the compiler's time.
 """
@@ -16,6 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
+from ..harness.composing import Composition, ran
 
 POINT, FACTOR = np.float32(0.25), np.float32(2)
 STEPS = 3
@@ -163,3 +164,24 @@ def _check_count(
     case.barrier()
     for label, count in wanted.items():
         case.same("wrong count", Stage.CALLBACK, seen.count(label), count, f"{label}, {way}")
+
+
+@case("jit", "call", "H4 H5 H6")
+def fuzz_grad_checkpoint_call(case: Case) -> None:
+    """In the derivative of a checkpoint in a scan a call runs once a step, since its result is kept; taps run again."""
+    run = Composition(case)
+
+    def program(x: Any) -> Any:
+        integer = x.astype(jnp.int32)
+
+        @jax.checkpoint
+        def product(y: Any) -> Any:
+            factor = run("call", "factor", jax.lax.stop_gradient(y), integer)
+            return run("debug_callback_ordered", "product", run("id_tap", "tap", y) * factor)
+
+        return jax.value_and_grad(lambda y: jax.lax.scan(lambda z, _: (product(z), None), y, None, length=2)[0])(x)
+
+    first = [ran("tap", 2.0), ran("product", 6.0)]
+    second = [ran("tap", 6.0), ran("product", 42.0)]
+    expected = [ran("factor", 2.0, 2), *first, ran("factor", 6.0, 2), *second, *second, *first]
+    run.check(jax.jit(program), 2.0, [42.0, 21.0], expected)

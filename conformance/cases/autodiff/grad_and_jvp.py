@@ -1,4 +1,4 @@
-"""Callbacks in a differentiated program: in loops, on tangents, and where no differentiated value reaches them.
+"""Callbacks in a differentiated program: in loops, in solvers, and where no differentiated value reaches them.
 
 To differentiate a program, JAX splits it into a part that it evaluates now and a part that it transposes. A callback
 belongs to neither, if no derivative depends on it. It must not be dropped, repeated or moved out of its loop.
@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...oracle.stages import stage_of, summary
 from ...oracle.verdicts import Stage
-from ...spec.callbacks import Runs
 from ..harness.case import Case, case
+from ..harness.composing import Composition, ran
+from ..harness.hosts import add_one
 from ..harness.programs import WIDTH
 from ..harness.registry import EVERY_EFFECT
 
@@ -67,63 +67,6 @@ def scan_without_operands(case: Case) -> None:
             count = calls.count(label)
             witness = f"with {label}{where}: {count} calls in {TRIPS} steps"
             case.check(count in counts, "wrong count", Stage.CALLBACK, witness)
-
-
-POINT, TANGENT = np.float32(3), np.float32(5)
-LOOPS = 2
-
-
-@case("jit", f"{EVERY_EFFECT} pure_callback buffer_callback dlpack_callback", "H6 H8 X2 X3 X4 B4")
-def called_with_tangents(case: Case) -> None:
-    """Under jvp a callback gets the tangent. Under grad it is refused if it cannot be transposed, also if unused."""
-    seen: list[float] = []
-    square = _square(case, seen)
-
-    def looped(x: Any) -> Any:
-        return jax.lax.scan(lambda carry, _: (square(carry), None), x, None, length=LOOPS)[0]
-
-    # The derivative of x**2 is 2x, and that of (x**2)**2 is 4x**3; the tangent of the outer square is 2x times 5.
-    for label, function, tangents, derivative in (
-        ("jvp", square, [TANGENT], 2 * POINT),
-        ("jvp of scan", looped, [TANGENT, 2 * POINT * TANGENT], 4 * POINT**3),
-    ):
-        seen.clear()
-        wanted = np.float32(derivative * TANGENT)
-        program = jax.jit(lambda x, t, f=function: jax.jvp(f, (x,), (t,))[1])
-        case.gives(wanted, program, POINT, TANGENT, what=label)
-        case.barrier()
-        case.same("wrong operand", Stage.CALLBACK, seen, [float(each) for each in tangents], f"under {label} it saw")
-    if case.callback.refusals.differentiation and case.callback.runs is Runs.ONCE:
-        _check_refused(case, square)
-
-
-def _square(case: Case, seen: list[float]) -> Callable[[Any], Any]:
-    def host(operand: Any) -> Any:
-        seen.append(float(np.asarray(operand)))
-        return np.float32(0)
-
-    @jax.custom_jvp
-    def square(x: Any) -> Any:
-        return x * x
-
-    @square.defjvp
-    def rule(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-        (x,), (tangent,) = primals, tangents
-        result = case.apply(host, tangent)
-        # A pure callback runs only if its result is used.
-        used = result if case.callback.runs is Runs.IF_NEEDED else 0
-        return square(x), 2 * x * tangent + used
-
-    return square
-
-
-def _check_refused(case: Case, square: Callable[[Any], Any]) -> None:
-    refusal = case.callback.refusals.differentiation
-    assert refusal is not None
-    program = jax.jit(jax.grad(square))
-    error = case.raises(lambda: program(POINT), of=refusal.errors, kind="accepted", stage=Stage.TRACE)
-    if error and not any(word in str(error) for word in (*refusal.words, "transpose")):
-        case.wrong("poor error", stage_of(error), f"under grad the error does not say why: {summary(error)}")
 
 
 Call = Callable[[Any], Any]
@@ -203,3 +146,36 @@ def beside_derivatives(case: Case) -> None:
             for used in uses:
                 label = f"{place}, its result {'' if used else 'not '}used"
                 case.same("wrong count", Stage.CALLBACK, numbers[label], wanted, f"under {way}, {label}")
+
+
+@case("jit", "id_tap call io_callback io_callback_ordered debug_callback debug_callback_ordered", "H4 H6 X3 X4")
+def in_a_solver(case: Case) -> None:
+    """A while_loop calls back once at each step, also under grad where nothing needs the derivative of its result."""
+    host = case.host(add_one)
+
+    def step(carry: Any) -> Any:
+        number, x = carry
+        case.apply(host, jax.lax.stop_gradient(x))
+        return number + 1, x * 2
+
+    def function(x: Any) -> Any:
+        return x * jax.lax.stop_gradient(jax.lax.while_loop(lambda carry: carry[0] < 3, step, (0, x))[1])
+
+    case.gives(np.float32(8), jax.jit(jax.grad(function)), np.float32(1))
+    case.saw(host, [np.float32(1), np.float32(2), np.float32(4)])
+
+
+@case("jit", "io_callback", "H4")
+def fuzz_grad_scan_io(case: Case) -> None:
+    """An unused io_callback of what is carried and not differentiated runs at each step of a differentiated scan."""
+    run = Composition(case)
+
+    def step(carry: Any, _: Any) -> Any:
+        y, count = carry
+        run("io_callback", "unordered", count)
+        run("io_callback_ordered", "ordered", count)
+        return (y * y, count + 1), None
+
+    program = jax.value_and_grad(lambda x: jax.lax.scan(step, (x, np.int32(3)), None, length=3)[0][0])
+    expected = [ran(name, count) for count in (3, 4, 5) for name in ("unordered", "ordered")]
+    run.check(jax.jit(program), 2.0, [256.0, 1024.0], expected)

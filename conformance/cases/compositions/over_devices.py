@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...model.worlds import Need
 from ..harness.case import Case, case
-from .composing import Composition, batched, ran
+from ..harness.composing import Composition, batched, ran
 
 AXIS = "devices"
 
@@ -19,27 +18,6 @@ AXIS = "devices"
 def _ring(devices: int) -> list[tuple[int, int]]:
     """Each device sends to the next one."""
     return [(device, (device + 1) % devices) for device in range(devices)]
-
-
-@case("pjit", "call", "H4 H5 H10", minimum_devices=4)
-def fuzz_mesh_loops(case: Case) -> None:
-    """In nested loops over a mesh each callback runs at each step; the inner loop is as long as a callback says."""
-    run = Composition(case, devices=4)
-
-    def step(_: Any, carry: Any) -> Any:
-        rows, count = carry
-        trips = run("call", "trips", count, rows)
-        rows = lax.fori_loop(0, trips, lambda index, one: run("id_tap", "inner", one, index), rows)
-        run("io_callback_ordered", "outer", trips)
-        return 2 * rows, trips
-
-    rows = np.arange(8.0).reshape(4, 2)
-    expected = [
-        *(ran("trips", 0, rows), ran("inner", rows, 0), ran("outer", 1)),
-        *(ran("trips", 1, 2 * rows), ran("inner", 2 * rows, 0), ran("inner", 2 * rows, 1), ran("outer", 2)),
-    ]
-    program = run.case.compile(lambda x: lax.fori_loop(0, 2, step, (x, jnp.int32(0)))[0])
-    run.check(program, rows, [4 * rows], expected)
 
 
 @case("pmap", "call", "H4 H5 H8 H9", minimum_devices=2)
@@ -77,55 +55,6 @@ def fuzz_collectives(case: Case) -> None:
     ]
     results = [total + before + 1, weighted + np.outer(weights, total), 2 * total * rows]
     run.check(run.on_each_device(each), rows, results, expected)
-
-
-@case("pmap", "call", "H4 H5 H9", minimum_devices=2)
-def fuzz_pmap_moves(case: Case) -> None:
-    """Each device of a pmap calls back with the part that it has got from another, in its own branch."""
-    run = Composition(case, devices=2)
-
-    def each(row: Any) -> Any:
-        def squares(moved: Any) -> Any:
-            return jnp.sum(run("id_tap", "squares", moved * moved))
-
-        index = lax.axis_index(AXIS)
-        value, slopes = jax.value_and_grad(squares)(lax.ppermute(row, AXIS, _ring(2)))
-        first = lambda one: run("call", "first", one, value)
-        second = lambda one: run("debug_callback", "seen", run("pure_callback", "second", one))
-        return run("id_tap", "sum", lax.psum(lax.switch(index, [first, second], slopes), AXIS), index)
-
-    expected = [
-        *(ran("squares", [9.0, 16.0]), ran("first", [6.0, 8.0], 25.0), ran("sum", [10.0, 14.0], 0)),
-        # The compiler may call a pure callback of a branch that does not run.
-        ran("second", [6.0, 8.0], need=Need.ANY_NUMBER),
-        *(ran("squares", [1.0, 4.0], device=1), ran("second", [2.0, 4.0], device=1)),
-        *(ran("seen", [3.0, 5.0], device=1), ran("sum", [10.0, 14.0], 1, device=1)),
-    ]
-    results = [[[10.0, 14.0], [10.0, 14.0]]]
-    run.check(run.on_each_device(each), [[1.0, 2.0], [3.0, 4.0]], results, expected)
-
-
-@case("shard_map", "io_callback", "H4 H9", minimum_devices=2, needs="shard_map")
-def fuzz_pure_moved_out(case: Case) -> None:
-    """Each device runs the callbacks of its own steps of a loop, and none if it makes no step.
-
-    The compiler may move a pure callback out of the loop, so that it runs all the same.
-    """
-    run = Composition(case, devices=2)
-
-    def each(x: Any) -> Any:
-        def body(carry: Any) -> Any:
-            count, y = carry
-            lax.fori_loop(0, 1, lambda _, z: run("io_callback", "second", run("io_callback", "first", z)), y)
-            return count - 1, run("pure_callback", "pure", x)
-
-        return lax.while_loop(lambda carry: carry[0] > 0, body, (x.astype(jnp.int32), x))[1]
-
-    expected = [
-        ran("pure", 0.0, need=Need.ANY_NUMBER),
-        *(ran("first", 1.0, device=1), ran("second", 2.0, device=1), ran("pure", 1.0, device=1)),
-    ]
-    run.check(run.on_each_device(each), [0.0, 1.0], [[0.0, 2.0]], expected)
 
 
 @case("shard_map", "call", "H4 H5 H9", minimum_devices=4, needs="shard_map")

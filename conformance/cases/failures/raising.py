@@ -10,7 +10,7 @@ import numpy as np
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 from ..harness.hosts import PLANTED, error_of, fail
-from ..harness.registry import COLLECTIVE_TIMEOUT_FLAGS, EVERY_KIND, EVERY_LAYOUT, WITH_SIDE_EFFECT
+from ..harness.registry import COLLECTIVE_TIMEOUT_FLAGS, EVERY_LAYOUT, ONE_OF_EACH
 from .misbehaving import Misbehaving, ends, is_over, surfaces
 
 CALLS = 10
@@ -108,7 +108,7 @@ def raises_before_collective(case: Case) -> None:
         case.drain()
 
 
-@case("jit", f"{EVERY_KIND} {WITH_SIDE_EFFECT}", also="H14 H15")
+@case("jit", f"{ONE_OF_EACH} buffer_callback", also="H14 H15")
 def special_exceptions(case: Case) -> None:
     """Exceptions with a meaning for Python are ordinary failures: no thread ends, and no callback is lost."""
     for exception in SPECIAL_EXCEPTIONS:

@@ -16,17 +16,14 @@ EVERY_LAYOUT = "jit pmap pjit shard_map"
 """One device; every device by pmap; one computation over all devices; every device by shard_map."""
 
 ONE_OF_EACH = "id_tap call pure_callback io_callback debug_callback"
-OF_JAX = "pure_callback io_callback io_callback_ordered debug_callback buffer_callback dlpack_callback"
-EVERY_KIND = f"id_tap call {OF_JAX}"
-WITH_SIDE_EFFECT = "buffer_callback_side_effect dlpack_callback_side_effect"
+EVERY_KIND = f"{ONE_OF_EACH} io_callback_ordered buffer_callback"
 OF_ARRAYS_OF_JAX = "pure_callback io_callback io_callback_ordered debug_callback debug_callback_ordered"
 OF_ARRAYS = f"{ONE_OF_EACH} io_callback_ordered"
 ORDERED = "id_tap call io_callback_ordered debug_callback_ordered"
 EVERY_EFFECT = (
-    "id_tap id_print call io_callback io_callback_ordered debug_callback debug_callback_ordered debug_print"
-    " debug_print_ordered buffer_callback_side_effect dlpack_callback_side_effect"
+    "id_tap call io_callback io_callback_ordered debug_callback debug_callback_ordered buffer_callback_side_effect"
 )
-"""One of each kind that must run even if its result is unused."""
+"""One of each kind that must run even if its result is unused; prints are taps and debug callbacks."""
 WITH_RESULTS = "call pure_callback io_callback"
 WITH_EFFECTS = "id_tap call io_callback_ordered debug_callback"
 

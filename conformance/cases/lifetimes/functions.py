@@ -12,17 +12,11 @@ import numpy as np
 from ...oracle.verdicts import Stage
 from ..harness.case import Case, case
 from ..harness.hosts import still_alive
-from ..harness.registry import EVERY_KIND, WITH_SIDE_EFFECT
-from .kept_and_donated_operands import LARGE
-
-MANY = 5
+from ..harness.registry import EVERY_KIND
 
 
 class _Function:
-    """A function to which a weak reference shows that it is gone; what it holds would be kept with it."""
-
-    def __init__(self, held: Any = None) -> None:
-        self.held = held
+    """A function to which a weak reference shows that it is gone."""
 
     def __call__(self, operand: Any) -> Any:
         return np.asarray(operand)
@@ -40,29 +34,20 @@ _AROUND: dict[str, _Around] = {
 }
 
 
-def _used(case: Case, held: Any = None, around: _Around = _AROUND["alone"]) -> weakref.ref[Any]:
+def _used(case: Case, around: _Around) -> weakref.ref[Any]:
     """A function whose program has run and is gone."""
-    function = _Function(held)
+    function = _Function()
     program = case.compile(around(lambda x: case.apply(function, x)))
     np.asarray(program(case.operand))
     return weakref.ref(function)
 
 
-@case("jit", f"{EVERY_KIND} debug_callback_ordered {WITH_SIDE_EFFECT}", "H18")
+@case("jit", f"{EVERY_KIND} buffer_callback_side_effect", "H18")
 @case("pmap shard_map", "id_tap call io_callback", "H18")
 def is_forgotten(case: Case) -> None:
     """A function is gone when its program is gone; caches are cleared only if JAX itself keeps the function."""
-    references = {label: _used(case, around=around) for label, around in _AROUND.items()}
+    references = {label: _used(case, around) for label, around in _AROUND.items()}
     case.drain()
     # JAX keeps every function that it has mapped, with or without callbacks.
     alive = still_alive(references, jax.clear_caches if case.layout == "pmap" else lambda: None)
     case.same("leak", Stage.EXIT, alive, [], "functions of programs that are gone")
-
-
-@case("jit", f"{EVERY_KIND} debug_callback_ordered", "H18")
-@case("pjit shard_map", "call", "H18")
-def many_are_forgotten(case: Case) -> None:
-    """Jitted functions that are made, run and dropped, again and again: neither functions nor arrays add up."""
-    references = {str(number): _used(case, np.zeros(LARGE, np.int8)) for number in range(MANY)}
-    case.drain()
-    case.same("leak", Stage.EXIT, still_alive(references), [], "functions of programs that are gone")

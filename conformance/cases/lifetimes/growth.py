@@ -48,7 +48,7 @@ def runs_leave_nothing(case: Case) -> None:
     case.check(grown < 2 * RUNS, "leak", Stage.EXIT, f"{RUNS} runs left {grown} objects")
 
 
-@case("pmap shard_map", "id_tap call io_callback_ordered", "H3 H18 X3", minimum_devices=2)
+@case("pmap", "id_tap call io_callback_ordered", "H3 H18 X3", minimum_devices=2)
 def unawaited_runs_leave_nothing(case: Case) -> None:
     """Of 600 runs on several devices that nobody waits for, the barrier leaves less than an object for each run.
 

@@ -75,7 +75,8 @@ def _program(case: Case, through: Callable[[Any], Any]) -> Callable[..., Any]:
     )
 
 
-@case("jit shard_map", f"{EVERY_KIND} debug_callback_ordered", "H1 H3 X2 X3 X4 B1 D1")
+@case("jit", EVERY_KIND, "H1 H3 X2 X3 X4 B1")
+@case("shard_map", "id_tap call io_callback_ordered", "H1 H3 X3")
 def same_at_each_run(case: Case) -> None:
     """Later runs of a program give results of the types, values and devices of the first one.
 

@@ -40,18 +40,21 @@ def running_at_exit(case: Case) -> None:
     case.same("lost", Stage.EXIT, ended.said.count("ended"), case.copies, "callbacks that ended before the process")
 
 
-_IN_ONE_VICTIM = {
-    "io_callback": ("io_callback", "io_callback_ordered"),
-    "debug_callback": ("debug_callback", "debug_callback_ordered"),
-    "buffer_callback": ("buffer_callback", "buffer_callback_side_effect", "dlpack_callback"),
+_TOGETHER = {
+    "id_tap": ("id_tap", "call"),
+    "pure_callback": ("pure_callback", "buffer_callback", "dlpack_callback"),
+    "io_callback": (
+        *("io_callback", "io_callback_ordered", "debug_callback", "debug_callback_ordered"),
+        "buffer_callback_side_effect",
+    ),
 }
-"""Further kinds that a child tries, because each child takes two seconds to start."""
+"""The kinds that one child tries, because each child takes seconds to start."""
 
 
-@case("jit", f"{ONE_OF_EACH} buffer_callback")
+@case("jit", "id_tap pure_callback io_callback")
 def shared_executables(case: Case) -> None:
     """#38405: two processes share a cache of executables; each program calls the function of its own process."""
-    kinds = [callback_named(name) for name in _IN_ONE_VICTIM.get(case.callback.name, (case.callback.name,))]
+    kinds = [callback_named(name) for name in _TOGETHER[case.callback.name]]
     # An implementation that does not say what it lacks is tried with this kind alone.
     lacks = getattr(case.implementation, "lacks", lambda kind: kind != case.callback)
     names = [kind.name for kind in kinds if not lacks(kind)]

@@ -35,7 +35,7 @@ def _check_inside(case: Case, inner: Callable[[Any], Any]) -> None:
 
 
 @case("jit", EVERY_KIND)
-@case("pmap pjit", ONE_OF_EACH, also="H9 H10")
+@case("pmap pjit", "id_tap call pure_callback", also="H9 H10")
 def runs_jax_inside(case: Case) -> None:
     """A callback can make arrays on a device and compute with them: it ends with the right result."""
 

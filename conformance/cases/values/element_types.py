@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ...oracle.verdicts import Stage
 from ...spec.callbacks import VMAP_METHODS
 from ..harness.case import Case, case
-from ..harness.registry import EVERY_KIND, OF_ARRAYS, ONE_OF_EACH, WITH_RESULTS, WITH_SIDE_EFFECT
+from ..harness.registry import EVERY_KIND, OF_ARRAYS, ONE_OF_EACH, WITH_RESULTS
 
 NUMBERS: dict[str, tuple[complex, ...]] = {
     "bool": (0, 1),
@@ -179,7 +179,7 @@ REFUSING = ("buffer_callback", "dlpack_callback")
 """Functions of device memory may refuse these types: no protocol of buffers has them."""
 
 
-@case("jit", f"{EVERY_KIND} debug_callback_ordered {WITH_SIDE_EFFECT}", also="B2")
+@case("jit", f"{EVERY_KIND} dlpack_callback", also="B2")
 @case("pjit", ONE_OF_EACH)
 @case("shard_map", "call io_callback debug_callback buffer_callback", also="B2")
 def odd_lengths(case: Case) -> None:

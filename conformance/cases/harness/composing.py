@@ -17,7 +17,7 @@ from ...oracle.history import History
 from ...spec.callbacks import RETURNED_OFFSET, Callback, Runs
 from ...spec.data import flatten
 from ...spec.external_callbacks import callback_named
-from ..harness.case import Case
+from .case import Case
 
 ROUNDS = (1, 2)
 """The runs of each round: one alone, and two of which the second does not wait for the first."""

@@ -1,4 +1,4 @@
-"""Host functions that return something else than what the program expects, and the mark of a failed call."""
+"""Results of wrong shapes, dtypes and counts, and int8[12345], the mark that a failed call passes for its result."""
 
 from __future__ import annotations
 

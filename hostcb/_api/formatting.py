@@ -50,6 +50,13 @@ class FormatChecker(string.Formatter):
     # 1 in the text, 2 in a specification.
     _depth = 0
 
+    def check(self, text: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        try:
+            self.vformat(text, args, kwargs)
+        except (MissingPositionError, MissingNameError) as error:
+            # Without the frames of Python's formatter.
+            raise type(error)(f"debug.print: the format string {text!r} {error}") from None
+
     def parse(self, text: Any) -> Iterator[Any]:
         self._depth += 1
         yield from super().parse(text)
@@ -86,6 +93,11 @@ class FormatChecker(string.Formatter):
             raise ValueError(f"Unused keyword arguments to `debug.print`: {names}.{asked}")
 
 
+def check_text(text: Any) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"debug.print: the format must be a string, got {shown(text)} of {type(text)}.")
+
+
 def check_format(text: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Refuse a format string that does not match its arguments.
 
@@ -94,8 +106,7 @@ def check_format(text: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
         ValueError: the string is malformed or has the text of a traced value, an argument is missing (then also an
             `IndexError` or `KeyError`) or unused, or a specification does not fit its value.
     """
-    if not isinstance(text, str):
-        raise TypeError(f"debug.print: the format must be a string, got {shown(text)} of {type(text)}.")
+    check_text(text)
     if shows_tracer(text):
         raise ValueError(f"debug.print: the format string {text!r} has the text of a traced value. {_NO_F_STRING}")
     for leaf in jax.tree_util.tree_leaves((args, kwargs)):
@@ -103,10 +114,9 @@ def check_format(text: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
             raise ValueError(f"debug.print: the argument {leaf!r} has the text of a traced value. {_NO_F_STRING}")
     stand_ins, names = jax.tree_util.tree_map(_stand_in, (args, kwargs))
     try:
-        FormatChecker().vformat(text, stand_ins, names)
-    except (MissingPositionError, MissingNameError) as error:
-        # Without the frames of Python's formatter.
-        raise type(error)(f"debug.print: the format string {text!r} {error}") from None
+        FormatChecker().check(text, stand_ins, names)
+    except (MissingPositionError, MissingNameError):
+        raise
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise ValueError(f"debug.print: the format string {text!r} does not match its arguments: {error}") from None
 
@@ -142,18 +152,23 @@ class FormatPrinter:
         return repr(self.text)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> None:
+        # One write, as JAX's: a stream of the program's own may count them.
+        write(self.line(args, kwargs) + "\n")
+
+    def line(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         args, kwargs = jax.tree_util.tree_map(_shown, (args, kwargs))
+        if not (args or kwargs) or any(field is not None for field in self.fields()):
+            return self.formatted(args, kwargs)
+        # Possible only with skip_format_check: the values follow the text, as Pallas prints them.
         with np.printoptions(**dict(self.print_options)):
-            if (args or kwargs) and not _has_fields(self.text):
-                # Possible only with skip_format_check: the values follow the text, as Pallas prints them.
-                line = " ".join((self.text, *map(str, args), *(f"{key}={value}" for key, value in kwargs.items())))
-            else:
-                line = self.text.format(*args, **kwargs)
-        write(line + "\n")
+            return " ".join((self.text, *map(str, args), *(f"{key}={value}" for key, value in kwargs.items())))
 
+    def formatted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        with np.printoptions(**dict(self.print_options)):
+            return self.text.format(*args, **kwargs)
 
-def _has_fields(text: str) -> bool:
-    return any(field is not None for _, field, _, _ in string.Formatter().parse(text))
+    def fields(self) -> list[str | None]:
+        return [field for _, field, _, _ in string.Formatter().parse(self.text)]
 
 
 class _Shown(np.ndarray):

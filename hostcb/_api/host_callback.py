@@ -15,7 +15,7 @@ from .._primitive.primitive import host_callback_p
 from .._primitive.shape_functions import results_of
 from .._spec import flags
 from .._spec.failure_policy import OnError, check_policy
-from .._spec.kinds import CALL, PRINTING_TAP, TAP
+from .._spec.kinds import CALL, PRINTING_TAP, TAP, Kind
 from .._spec.naming import check_callable, shown, shows_tracer
 from .._spec.options import refuse_misspelled
 from .._spec.placement import position
@@ -147,17 +147,7 @@ def id_tap(
                 return tapped if result is None else result
         check_callable(tap_func, TAP.name, "tap_func")
         check_signature(TAP, tap_func, bool(tap_with_device))
-        check_policy(TAP, tap_func, on_error)
-        tapped = bind(
-            TAP,
-            tap_func,
-            arg,
-            place=position(TAP, tap_func, device_index),
-            is_static=is_no_array,
-            with_device=bool(tap_with_device),
-            on_error=None if on_error == _BARRIER else on_error,
-        )
-        return tapped if result is None else result
+        return _tap(TAP, tap_func, arg, result, tap_with_device, device_index, on_error)
     except Exception as error:
         leave_out_frames(error)
         raise
@@ -247,19 +237,8 @@ def id_print(
                     f"printed as they are. Print it in the value: id_print(dict({name}=…))."
                 )
         printer = Printer(output_stream, threshold, tuple(sorted(kwargs.items())))
-        check_policy(PRINTING_TAP, printer, on_error)
         _warn_of_ad_transforms()
-        place = position(PRINTING_TAP, printer, device_index)
-        tapped = bind(
-            PRINTING_TAP,
-            printer,
-            as_pytree(arg),
-            place=place,
-            is_static=is_no_array,
-            with_device=bool(tap_with_device),
-            on_error=None if on_error == _BARRIER else on_error,
-        )
-        return tapped if result is None else result
+        return _tap(PRINTING_TAP, printer, as_pytree(arg), result, tap_with_device, device_index, on_error)
     except Exception as error:
         leave_out_frames(error)
         raise
@@ -379,6 +358,22 @@ def call(
     except Exception as error:
         leave_out_frames(error)
         raise
+
+
+def _tap(
+    kind: Kind, function: Any, arg: Any, result: Any, with_device: bool, device_index: int, on_error: OnError
+) -> Any:
+    check_policy(kind, function, on_error)
+    tapped = bind(
+        kind,
+        function,
+        arg,
+        place=position(kind, function, device_index),
+        is_static=is_no_array,
+        with_device=bool(with_device),
+        on_error=None if on_error == _BARRIER else on_error,
+    )
+    return tapped if result is None else result
 
 
 def _warn_of_ad_transforms() -> None:

@@ -47,15 +47,8 @@ class DeviceStats:
     failures: int = 0
 
     def __sub__(self, before: DeviceStats) -> DeviceStats:
-        return dataclasses.replace(
-            self,
-            taps=self.taps - before.taps,
-            taps_run=self.taps_run - before.taps_run,
-            calls=self.calls - before.calls,
-            bytes=self.bytes - before.bytes,
-            waited_for_room=self.waited_for_room - before.waited_for_room,
-            failures=self.failures - before.failures,
-        )
+        sums = ("taps", "taps_run", "calls", "bytes", "waited_for_room", "failures")
+        return dataclasses.replace(self, **{name: getattr(self, name) - getattr(before, name) for name in sums})
 
     def _row(self) -> tuple[str, ...]:
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,74 +13,54 @@ from .extend import AbstractToken
 from .registry import Cost, called_with, first_lost, known_as, private
 from .rules import JVPS, set_rule
 
-_STALE = "The condition of a while_loop could see the old value of a mutable array that the loop's body changes."
 _HOISTED = "A callback in a scan that is differentiated could run once in place of once a step."
-_SPLIT_LINK = "https://github.com/jax-ml/jax/issues/16637"
 
-_DISCHARGE = private(
+_for_refs = functools.partial(
+    private,
+    without="The condition of a while_loop could see the old value of a mutable array that the loop's body changes.",
+    promises=("H4",),
+    cost=Cost.SOME,
+)
+_DISCHARGE = _for_refs(
     "jax._src.state.discharge:_discharge_rules",
     "Finds while_loops whose condition uses a mutable array that the body changes.",
-    _STALE,
-    ("H4",),
-    Cost.SOME,
-    known_as(
+    signature=known_as(
         "ctx args cond_jaxpr body_jaxpr cond_nconsts body_nconsts",
         "should_discharge in_avals out_avals args cond_jaxpr body_jaxpr cond_nconsts body_nconsts",
     ),
     key=jax.lax.while_p,
     other_places=("jax._src.state.discharge:_partial_discharge_rules",),
 )
-_REF_EFFECT = private(
-    "jax._src.state.types:RefEffect", "Tells that a loop's body uses a mutable array.", _STALE, ("H4",), Cost.SOME
+_REF_EFFECT = _for_refs("jax._src.state.types:RefEffect", "Tells that a loop's body uses a mutable array.")
+_READ_EFFECT = _for_refs("jax._src.state.types:ReadEffect", "Tells that a loop's body only reads it.")
+_for_scans = functools.partial(
+    private, without=_HOISTED, promises=("H4", "X3"), cost=Cost.SOME, link="https://github.com/jax-ml/jax/issues/16637"
 )
-_READ_EFFECT = private(
-    "jax._src.state.types:ReadEffect", "Tells that a loop's body only reads it.", _STALE, ("H4",), Cost.SOME
-)
-_HOISTING = private(
+_HOISTING = _for_scans(
     "jax._src.lax.control_flow.loops:_scan_known_hoisting",
     "Leaves callbacks without operands in a scan that is differentiated.",
-    _HOISTED,
-    ("H4", "X3"),
-    Cost.SOME,
-    known_as("jaxpr_known known_consts num_res", "jaxpr_known known_consts num_ures num_sres"),
-    link=_SPLIT_LINK,
+    signature=known_as("jaxpr_known known_consts num_res", "jaxpr_known known_consts num_ures num_sres"),
 )
-_SPLITTING = private(
+_SPLITTING = _for_scans(
     "jax._src.interpreters.partial_eval:partial_eval_jaxpr_nounits",
     "Does the same in a checkpoint.",
-    _HOISTED,
-    ("H4", "X3"),
-    Cost.SOME,
-    known_as("jaxpr unknowns instantiate"),
-    link=_SPLIT_LINK,
+    signature=known_as("jaxpr unknowns instantiate"),
 )
-_SCAN_IN_CHECKPOINT = private(
+_SCAN_IN_CHECKPOINT = _for_scans(
     "jax.interpreters.partial_eval:partial_eval_jaxpr_custom_rules",
     "Tells that it is a scan in a checkpoint whose body is split.",
-    _HOISTED,
-    ("H4", "X3"),
-    Cost.SOME,
-    known_as("saveable unks_in inst_in eqn"),
+    signature=known_as("saveable unks_in inst_in eqn"),
     key=jax.lax.scan_p,
-    link=_SPLIT_LINK,
 )
-_MOVE_BINDERS = private(
+_MOVE_BINDERS = _for_scans(
     "jax._src.interpreters.partial_eval:move_binders_to_front",
     "Makes a scan's body that depends on the loop in all its parts.",
-    _HOISTED,
-    ("H4", "X3"),
-    Cost.SOME,
-    called_with(2),
-    link=_SPLIT_LINK,
+    signature=called_with(2),
 )
-_DEBUG_INFO = private(
+_DEBUG_INFO = _for_scans(
     "jax._src.core:DebugInfo",
     "Names the operands of the part of a scan's body that does not.",
-    _HOISTED,
-    ("H4", "X3"),
-    Cost.SOME,
     methods={"with_unknown_names": called_with(1)},
-    link=_SPLIT_LINK,
 )
 _BATCH_JAXPR = private(
     "jax._src.interpreters.batching:batch_jaxpr",
@@ -89,23 +70,22 @@ _BATCH_JAXPR = private(
     Cost.SOME,
     called_with(3, "instantiate"),
 )
-_UNKNOWN_BATCHING = "Under vmap, a cond or while_loop could run callbacks of elements that should not run them."
-_BATCHED_COND = private(
+_for_batching = functools.partial(
+    private,
+    without="Under vmap, a cond or while_loop could run callbacks of elements that should not run them.",
+    promises=("H7", "X3"),
+    cost=Cost.EFFECTS,
+)
+_BATCHED_COND = _for_batching(
     "jax.interpreters.batching:fancy_primitive_batchers",
     "Stands before JAX's rule for a cond under vmap.",
-    _UNKNOWN_BATCHING,
-    ("H7", "X3"),
-    Cost.EFFECTS,
-    called_with(3, "branches"),
+    signature=called_with(3, "branches"),
     key=jax.lax.cond_p,
 )
-_BATCHED_WHILE = private(
+_BATCHED_WHILE = _for_batching(
     "jax.interpreters.batching:fancy_primitive_batchers",
     "Stands before JAX's rule for a while_loop under vmap.",
-    _UNKNOWN_BATCHING,
-    ("H7", "X3"),
-    Cost.EFFECTS,
-    called_with(3, "cond_nconsts", "cond_jaxpr", "body_nconsts", "body_jaxpr"),
+    signature=called_with(3, "cond_nconsts", "cond_jaxpr", "body_nconsts", "body_jaxpr"),
     key=jax.lax.while_p,
 )
 _LOWER_COND = private(
@@ -134,11 +114,7 @@ def stand_before_batching(batch_cond: Callable[..., Any], batch_while: Callable[
     """Replace JAX's rules that batch `cond` and `while_loop` by these, which get JAX's rule as their first argument."""
     for entry, batch in ((_BATCHED_COND, batch_cond), (_BATCHED_WHILE, batch_while)):
         if entry.holds:
-            entry.put(_with_first(batch, entry.value))
-
-
-def _with_first(rule: Callable[..., Any], first: Any) -> Callable[..., Any]:
-    return lambda *args, **params: rule(first, *args, **params)
+            entry.put(functools.partial(batch, entry.value))
 
 
 def watch_conditions(

@@ -29,43 +29,33 @@ _UNTOLD = (
     "after JAX has started its devices. A failure may fail later programs of the same thread."
 )
 _UNTOLD_PROMISES = ("H5", "H13", "H15")
-_LINK = "https://github.com/jax-ml/jax/issues/37587"
 
-EXECUTOR = private(
+_for_executions = functools.partial(
+    private,
+    without=_UNTOLD,
+    promises=_UNTOLD_PROMISES,
+    cost=Cost.SOME,
+    link="https://github.com/jax-ml/jax/issues/37587",
+)
+EXECUTOR = _for_executions(
     "jax._src.interpreters.pxla:ExecuteReplicated",
     "What runs programs with effects.",
-    _UNTOLD,
-    _UNTOLD_PROMISES,
-    Cost.SOME,
     attributes=("keepalive", "ordered_effects", "has_unordered_effects", "_local_devices", "xla_executable"),
-    link=_LINK,
 )
-_CALL = private(
+_CALL = _for_executions(
     "jax._src.interpreters.pxla:ExecuteReplicated.__call__",
     "Reports each execution of a program with callbacks.",
-    _UNTOLD,
-    _UNTOLD_PROMISES,
-    Cost.SOME,
-    known_as("self args"),
-    link=_LINK,
+    signature=known_as("self args"),
 )
-_ADD_TOKENS = private(
+_ADD_TOKENS = _for_executions(
     "jax._src.interpreters.pxla:ExecuteReplicated._add_tokens_to_inputs",
     "Starts each execution with a token that is ready.",
-    _UNTOLD,
-    _UNTOLD_PROMISES,
-    Cost.SOME,
-    known_as("self input_bufs"),
-    link=_LINK,
+    signature=known_as("self input_bufs"),
 )
-_HANDLE_TOKENS = private(
+_HANDLE_TOKENS = _for_executions(
     "jax._src.interpreters.pxla:ExecuteReplicated._handle_token_bufs",
     "Tells what to wait for at the end of an execution.",
-    _UNTOLD,
-    _UNTOLD_PROMISES,
-    Cost.SOME,
-    known_as("self token_bufs sharded_token"),
-    link=_LINK,
+    signature=known_as("self token_bufs sharded_token"),
 )
 _SHARDED_TOKEN = private(
     "jaxlib._jax:ShardedToken",
@@ -98,38 +88,31 @@ _ASSIGNMENT = private(
     ("H9", "H10"),
     Cost.SOME,
 )
-_IN_PYTHON = "Programs of pure callbacks are dispatched in Python, in six times the time."
-_EXECUTABLE = private(
+_for_cpp_dispatch = functools.partial(
+    private,
+    without="Programs of pure callbacks are dispatched in Python, in six times the time.",
+    promises=("D3",),
+    cost=Cost.COMFORT,
+)
+_EXECUTABLE = _for_cpp_dispatch(
     "jaxlib._jax:LoadedExecutable",
     "Tells which programs of pure callbacks may take JAX's fast dispatch.",
-    _IN_PYTHON,
-    ("D3",),
-    Cost.COMFORT,
     methods={"hlo_modules": called_with(1)},
 )
-_HLO_MODULE = private(
+_HLO_MODULE = _for_cpp_dispatch(
     "jaxlib._hlo:HloModule",
     "Tells the computations of such a program.",
-    _IN_PYTHON,
-    ("D3",),
-    Cost.COMFORT,
     methods={"computations": called_with(1), "to_string": called_with(1)},
 )
-_HLO_COMPUTATION = private(
+_HLO_COMPUTATION = _for_cpp_dispatch(
     "jaxlib._hlo:HloComputation",
     "Tells their instructions.",
-    _IN_PYTHON,
-    ("D3",),
-    Cost.COMFORT,
     attributes=("name",),
     methods={"instructions": called_with(1)},
 )
-_HLO_INSTRUCTION = private(
+_HLO_INSTRUCTION = _for_cpp_dispatch(
     "jaxlib._hlo:HloInstruction",
     "Tells the opcode and the attributes of each.",
-    _IN_PYTHON,
-    ("D3",),
-    Cost.COMFORT,
     attributes=("opcode",),
     methods={"to_string": called_with(1)},
 )

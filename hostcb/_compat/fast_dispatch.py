@@ -32,57 +32,40 @@ from .dispatch import EXECUTOR, modules_of, program_among
 from .registry import Cost, called_with, first_lost, known_as, private
 from .runtime import mesh_is_set
 
-_IN_PYTHON = "JAX dispatches programs of callbacks with effects in Python, in ten times the time."
-_FAST_PATH = private(
+_for_fast_dispatch = functools.partial(
+    private,
+    without="JAX dispatches programs of callbacks with effects in Python, in ten times the time.",
+    promises=("D3",),
+    cost=Cost.COMFORT,
+)
+_FAST_PATH = _for_fast_dispatch(
     "jax._src.pjit:_get_fastpath_data",
     "Decides which programs take JAX's fast dispatch.",
-    _IN_PYTHON,
-    ("D3",),
-    Cost.COMFORT,
-    known_as("executable out_tree args_flat out_flat effects consts_for_constvars pgle_profiler const_args"),
+    signature=known_as("executable out_tree args_flat out_flat effects consts_for_constvars pgle_profiler const_args"),
 )
-_DATA = private(
+_DATA = _for_fast_dispatch(
     "jax._src.interpreters.pxla:MeshExecutableFastpathData",
     "Describes a program to the fast dispatch.",
-    _IN_PYTHON,
-    ("D3",),
-    Cost.COMFORT,
     attributes=(
         *("in_shardings", "in_device_local_layouts", "kept_var_bitvec", "const_args"),
         *("out_pytree_def", "out_shardings", "out_avals", "out_committed", "_replace"),
     ),
 )
-_EXECUTABLE = private(
+_EXECUTABLE = _for_fast_dispatch(
     "jax._src.interpreters.pxla:MeshExecutable",
     "Leads to the executor of a program.",
-    _IN_PYTHON,
-    ("D3",),
-    Cost.COMFORT,
     attributes=("unsafe_call", "_unsafe_call"),
 )
-_REGISTRY = private(
-    "jax._src.tree_util:dispatch_registry",
-    "Describes the tree of the results.",
-    _IN_PYTHON,
-    ("D3",),
-    Cost.COMFORT,
-    methods={"flatten": called_with(1)},
+_REGISTRY = _for_fast_dispatch(
+    "jax._src.tree_util:dispatch_registry", "Describes the tree of the results.", methods={"flatten": called_with(1)}
 )
-_ARRAY = private(
-    "jax._src.array:ArrayImpl",
-    "The class of the token operand.",
-    _IN_PYTHON,
-    ("D3",),
-    Cost.COMFORT,
-    methods={"clone": called_with(1)},
+_ARRAY = _for_fast_dispatch(
+    "jax._src.array:ArrayImpl", "The class of the token operand.", methods={"clone": called_with(1)}
 )
-_SHARD = private(
+_SHARD = _for_fast_dispatch(
     "jax._src.interpreters.pxla:shard_arg_handlers",
     "Tells the begin of a fast dispatch.",
-    _IN_PYTHON,
-    ("D3",),
-    Cost.COMFORT,
-    known_as("xs shardings layouts copy_semantics"),
+    signature=known_as("xs shardings layouts copy_semantics"),
     key=_ARRAY.value,
 )
 _unknown = first_lost(_FAST_PATH, _DATA, _EXECUTABLE, _REGISTRY, _ARRAY, _SHARD)

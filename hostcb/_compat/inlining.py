@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from .registry import Cost, private, with_parameters
 from .rules import register_lowering
 
-_ABORTS = "XLA could abort: a jitted function without operands has an ordered callback, and a constant of the program."
-_JIT = private(
-    "jax._src.pjit:jit_p", "Is a jitted function inside of a program.", _ABORTS, ("H4",), Cost.COMFORT, since="0.11.2"
+_for_inlining = functools.partial(
+    private,
+    without="XLA could abort: a jitted function without operands has an ordered callback, and a constant of the "
+    "program.",
+    promises=("H4",),
+    cost=Cost.COMFORT,
+    since="0.11.2",
 )
-_LOWER_JIT = private(
+_JIT = _for_inlining("jax._src.pjit:jit_p", "Is a jitted function inside of a program.")
+_LOWER_JIT = _for_inlining(
     "jax._src.pjit:_pjit_lowering",
     "Lowers it to a function and its call.",
-    _ABORTS,
-    ("H4",),
-    Cost.COMFORT,
-    with_parameters("ctx", "jaxpr", "inline"),
-    since="0.11.2",
+    signature=with_parameters("ctx", "jaxpr", "inline"),
 )
-_INLINE = private(
-    "jax._src.api:Inline",
-    "Lowers it in the place of its call.",
-    _ABORTS,
-    ("H4",),
-    Cost.COMFORT,
-    attributes=("JAX_LATE",),
-    since="0.11.2",
-)
+_INLINE = _for_inlining("jax._src.api:Inline", "Lowers it in the place of its call.", attributes=("JAX_LATE",))
 
 
 def inline_without_operands(concerns: Callable[[Any], bool]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,12 +14,10 @@ from .registry import Cost, Entry, called_with, private, with_parameters
 _NO_LOWERING = "hostcb cannot lower a callback."
 _NO_PLACE = "A callback could run on another device than the one that was asked for, or on several."
 
-_MODULE_CONTEXT = private(
+_for_lowering = functools.partial(private, without=_NO_LOWERING, promises=("H1", "X1"), cost=Cost.ALL)
+_MODULE_CONTEXT = _for_lowering(
     "jax.interpreters.mlir:ModuleContext",
     "The module that a program is lowered to, and the handlers that it keeps.",
-    _NO_LOWERING,
-    ("H1", "X1"),
-    Cost.ALL,
     attributes=("axis_context", "platforms", "host_callbacks", "keepalives"),
     methods={"add_keepalive": called_with(2)},
 )
@@ -45,12 +44,9 @@ _MODULE = private(
     ("H22",),
     Cost.COMFORT,
 )
-_RULE_CONTEXT = private(
+_RULE_CONTEXT = _for_lowering(
     "jax.interpreters.mlir:LoweringRuleContext",
     "Types, tokens and place of the callback that is lowered.",
-    _NO_LOWERING,
-    ("H1", "X1"),
-    Cost.ALL,
     attributes=("module_context", "primitive", "name_stack", "avals_in", "avals_out", "tokens_in", "tokens_out"),
     methods={
         "replace": called_with(1, "avals_in", "avals_out", "tokens_in", "tokens_out"),
@@ -89,44 +85,26 @@ _SPMD_CONTEXT = private(
     Cost.ALL,
     attributes=("mesh", "manual_axes"),
 )
-_SET_SHARDING = private(
-    "jax._src.interpreters.mlir:set_sharding",
-    "Places a callback on a device.",
-    _NO_PLACE,
-    ("H9", "H10"),
-    Cost.SOME,
-    called_with(3),
+_for_placement = functools.partial(private, without=_NO_PLACE, promises=("H9", "H10"), cost=Cost.SOME)
+_SET_SHARDING = _for_placement(
+    "jax._src.interpreters.mlir:set_sharding", "Places a callback on a device.", signature=called_with(3)
 )
-_SDY_ARRAY = private(
+_SDY_ARRAY = _for_placement(
     "jax._src.sharding_impls:SdyArray",
     "The placement for Shardy.",
-    _NO_PLACE,
-    ("H9", "H10"),
-    Cost.SOME,
-    called_with(0, "mesh_shape", "dim_shardings", "logical_device_ids"),
+    signature=called_with(0, "mesh_shape", "dim_shardings", "logical_device_ids"),
 )
-_SDY_ARRAYS = private(
-    "jax._src.sharding_impls:SdyArrayList",
-    "The placement of several results for Shardy.",
-    _NO_PLACE,
-    ("H9", "H10"),
-    Cost.SOME,
-    called_with(1),
+_SDY_ARRAYS = _for_placement(
+    "jax._src.sharding_impls:SdyArrayList", "The placement of several results for Shardy.", signature=called_with(1)
 )
-_SDY_DIM = private(
+_SDY_DIM = _for_placement(
     "jax._src.sharding_impls:SdyDim",
     "The placement of one dimension for Shardy.",
-    _NO_PLACE,
-    ("H9", "H10"),
-    Cost.SOME,
-    called_with(0, "axes", "is_open"),
+    signature=called_with(0, "axes", "is_open"),
 )
-_OP_SHARDING = private(
+_OP_SHARDING = _for_placement(
     "jax._src.lib:xla_client.OpSharding",
     "The placement for GSPMD.",
-    _NO_PLACE,
-    ("H9", "H10"),
-    Cost.SOME,
     attributes=("Type", "type", "tile_assignment_dimensions", "tile_assignment_devices"),
 )
 _NEEDS_DEVICES = private(

@@ -270,7 +270,10 @@ def private(
     signature: Signature | None = None,
     **others: Any,
 ) -> Entry:
-    """Register a private object of JAX, and probe it unless it is deferred. The parameters are fields of `Entry`."""
+    """Register a private object of JAX, and probe it unless it is deferred. The parameters are fields of `Entry`.
+
+    Entries that serve one purpose, and whose loss costs the same, are made by one `functools.partial` of this.
+    """
     entry = Entry(place, use, without, promises, cost, signature, **others)
     entries.append(entry)
     if not entry.deferred:

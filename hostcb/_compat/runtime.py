@@ -16,27 +16,26 @@ from .registry import Cost, called_with, private
 
 logger = logging.getLogger("hostcb")
 
-_USERS_MESH = "JAX that runs in a callback could take the mesh of the program for its own."
 _OLD_DEVICES = "After clear_backends(), order and threads of the devices of before are kept; do not use it."
 
-_MESH = private(
+_for_meshes = functools.partial(
+    private,
+    without="JAX that runs in a callback could take the mesh of the program for its own.",
+    promises=("H5",),
+    cost=Cost.SOME,
+)
+_MESH = _for_meshes(
     "jax._src.mesh:get_concrete_mesh",
     "Tells whether jax.set_mesh chose a mesh for the program.",
-    _USERS_MESH,
-    ("H5",),
-    Cost.SOME,
-    called_with(0),
+    signature=called_with(0),
 )
-_USE_MESH = private(
+_USE_MESH = _for_meshes(
     "jax._src.sharding_impls:_internal_use_concrete_mesh",
     "Leaves that mesh while callbacks run.",
-    _USERS_MESH,
-    ("H5",),
-    Cost.SOME,
-    called_with(1),
+    signature=called_with(1),
 )
-_NO_MESH = private("jax._src.mesh:empty_concrete_mesh", "Does the same.", _USERS_MESH, ("H5",), Cost.SOME)
-_NO_ABSTRACT_MESH = private("jax._src.mesh:empty_abstract_mesh", "Does the same.", _USERS_MESH, ("H5",), Cost.SOME)
+_NO_MESH = _for_meshes("jax._src.mesh:empty_concrete_mesh", "Does the same.")
+_NO_ABSTRACT_MESH = _for_meshes("jax._src.mesh:empty_abstract_mesh", "Does the same.")
 _BACKENDS_EXIST = private(
     "jax._src.xla_bridge:backends_are_initialized",
     "Says whether JAX has made its clients.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,33 +12,24 @@ from .registry import Cost, called_with, first_lost, known_as, private
 from .rules import JVPS, set_rule
 
 _REPEATED = "A callback in a while_loop that is differentiated could run twice."
-_DROPPED = "A callback in the forward rule of a custom_vjp with optimize_remat=True could be dropped."
 
-_WHILE = private(
+_for_loops = functools.partial(private, without=_REPEATED, promises=("H4", "H6", "X3"), cost=Cost.SOME)
+_WHILE = _for_loops(
     "jax.interpreters.partial_eval:custom_partial_eval_rules",
     "Splits a while_loop for a derivative.",
-    _REPEATED,
-    ("H4", "H6", "X3"),
-    Cost.SOME,
-    called_with(2, "cond_nconsts", "cond_jaxpr", "body_nconsts", "body_jaxpr"),
+    signature=called_with(2, "cond_nconsts", "cond_jaxpr", "body_nconsts", "body_jaxpr"),
     key=jax.lax.while_p,
 )
-_WHILE_IN_CHECKPOINT = private(
+_WHILE_IN_CHECKPOINT = _for_loops(
     "jax.interpreters.partial_eval:partial_eval_jaxpr_custom_rules",
     "Splits a while_loop in a checkpoint.",
-    _REPEATED,
-    ("H4", "H6", "X3"),
-    Cost.SOME,
-    called_with(4),
+    signature=called_with(4),
     key=jax.lax.while_p,
 )
-_SPLIT = private(
+_SPLIT = _for_loops(
     "jax._src.interpreters.partial_eval:partial_eval_jaxpr_nounits",
     "Tells which callbacks of a while_loop run with its known part.",
-    _REPEATED,
-    ("H4", "H6", "X3"),
-    Cost.SOME,
-    called_with(3),
+    signature=called_with(3),
 )
 _WITHOUT_UNUSED = private(
     "jax.interpreters.partial_eval:dce_jaxpr",
@@ -47,20 +39,19 @@ _WITHOUT_UNUSED = private(
     Cost.SOME,
     called_with(2),
 )
-_FORWARD_RULE = private(
-    "jax._src.custom_derivatives:remat_opt_p",
-    "Is the forward rule of a custom_vjp with optimize_remat=True.",
-    _DROPPED,
-    ("H4", "X3"),
-    Cost.COMFORT,
+_for_forward_rules = functools.partial(
+    private,
+    without="A callback in the forward rule of a custom_vjp with optimize_remat=True could be dropped.",
+    promises=("H4", "X3"),
+    cost=Cost.COMFORT,
 )
-_DROP_FORWARD_RULE = private(
+_FORWARD_RULE = _for_forward_rules(
+    "jax._src.custom_derivatives:remat_opt_p", "Is the forward rule of a custom_vjp with optimize_remat=True."
+)
+_DROP_FORWARD_RULE = _for_forward_rules(
     "jax._src.interpreters.partial_eval:dce_rules",
     "Replaces that rule by the function itself, where no derivative is taken.",
-    _DROPPED,
-    ("H4", "X3"),
-    Cost.COMFORT,
-    known_as("used_outs eqn", "used_outs live_ins eqn"),
+    signature=known_as("used_outs eqn", "used_outs live_ins eqn"),
     key=_FORWARD_RULE.value,
 )
 
@@ -75,13 +66,9 @@ def stand_before_splitting(
     unknown = first_lost(_WHILE, _WHILE_IN_CHECKPOINT, _SPLIT, _WITHOUT_UNUSED)
     if unknown is None:
         for entry, rule in ((_WHILE, split), (_WHILE_IN_CHECKPOINT, split_in_checkpoint)):
-            entry.put(_with_first(rule, entry.value))
+            entry.put(functools.partial(rule, entry.value))
     elif JVPS.holds:
         set_rule(JVPS, jax.lax.while_p, _refusing(JVPS.value[jax.lax.while_p], concerns, unknown))
-
-
-def _with_first(rule: Callable[..., Any], first: Any) -> Callable[..., Any]:
-    return lambda *arguments, **params: rule(first, *arguments, **params)
 
 
 def _refusing(plain: Callable[..., Any], concerns: Callable[..., bool], unknown: Any) -> Callable[..., Any]:

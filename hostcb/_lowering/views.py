@@ -64,7 +64,7 @@ def _handler(crossing: Crossing, devices: Devices) -> Handler:
     host, kind = crossing.host, crossing.host.callback.kind
     copy_operands = _operand_copier(crossing)
     if kind.identity:
-        return _tap(host, devices, copy_operands)
+        return _tap(host, devices, copy_operands, host.nbytes >= LEAST_BYTES)
     write_results = _result_writer(crossing)
     if kind.ordered:
         return _in_order(host, devices, len(crossing.operand_avals), copy_operands, write_results)
@@ -96,24 +96,11 @@ def _extension_tap(crossing: Crossing, devices: Devices) -> Handler:
     copy_operands = _operand_copier(crossing, in_blocks=True)
     keeper = SiteKeeper(Site(host, crossing.decode, crossing.operand_avals, host.program.through_python))
 
-    @called_by_runtime
-    def taps(_: Any, token: Any, *buffers: Any) -> None:
-        program = host.program
-        if running.frame.pending is not None and has_failed(program):
-            return
-        try:
-            device = devices[token.__dlpack_device__()[1]]
-            if is_unbound():
-                queues[device].bind(keeper.site)
-            if large:
-                host.make_room(device)
-            host.tap(device, copy_operands(buffers))
-        except BaseException as exception:
-            # An interrupt, such as Ctrl-C, or no memory.
-            if not postpone(program, exception):
-                raise
+    def bind(device: Any) -> None:
+        if is_unbound():
+            queues[device].bind(keeper.site)
 
-    return taps
+    return _tap(host, devices, copy_operands, large, bind)
 
 
 def _operand_copier(crossing: Crossing, in_blocks: bool = False) -> Callable[[Sequence[Any]], Sequence[np.ndarray]]:
@@ -155,8 +142,10 @@ def _result_writer(crossing: Crossing) -> Callable[[Sequence[Any], Sequence[np.n
     return write
 
 
-def _tap(host: Host, devices: Devices, copy_operands: Any) -> Handler:
-    tap, large = host.tap, host.nbytes >= LEAST_BYTES
+def _tap(
+    host: Host, devices: Devices, copy_operands: Any, large: bool, bind: Callable[[Any], None] | None = None
+) -> Handler:
+    tap = host.tap
 
     @called_by_runtime
     def taps(_: Any, token: Any, *buffers: Any) -> None:
@@ -165,6 +154,8 @@ def _tap(host: Host, devices: Devices, copy_operands: Any) -> Handler:
             return
         try:
             device = devices[token.__dlpack_device__()[1]]
+            if bind is not None:
+                bind(device)
             if large:
                 host.make_room(device)
             tap(device, copy_operands(buffers))

@@ -27,22 +27,24 @@ def parse_bool(name: str, text: str) -> bool:
     raise ValueError(f"{name} must be a truth value such as 1, 0, true or false, got {text!r}.")
 
 
-def _parse_size(name: str, text: str) -> int:
+def _number(text: str) -> float:
     try:
-        # host_callback's own default was written 256e6, so a float with an integer value is accepted too.
-        number = float(text)
+        return float(text)
     except ValueError:
-        number = -1.0
+        # No flag takes it.
+        return -1.0
+
+
+def _parse_size(name: str, text: str) -> int:
+    # host_callback's own default was written 256e6, so a float with an integer value is accepted too.
+    number = _number(text)
     if number < 0 or not number.is_integer():
         raise ValueError(f"{name} must be a number of bytes, zero or more, got {text!r}.")
     return int(number)
 
 
 def _parse_interval(name: str, text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
+    seconds = _number(text)
     # Python counts in whole microseconds.
     if seconds != 0 and not 1e-6 <= seconds < math.inf:
         raise ValueError(f"{name} must be a number of seconds, at least 0.000001, or 0 for never, got {text!r}.")
@@ -50,10 +52,7 @@ def _parse_interval(name: str, text: str) -> float:
 
 
 def _parse_timeout(name: str, text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
+    seconds = _number(text)
     if not seconds >= 0:
         raise ValueError(f"{name} must be a number of seconds, zero or more, or inf for no end, got {text!r}.")
     return seconds

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.extend
 import pytest
 from support.subprocesses import run_program
 

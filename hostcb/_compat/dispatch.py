@@ -24,16 +24,11 @@ from .waiting import (
     runtime_tokens,
 )
 
-_UNTOLD = (
-    "On CPU, programs run in the thread that dispatches them, and ordered callbacks are refused if hostcb is imported "
-    "after JAX has started its devices. A failure may fail later programs of the same thread."
-)
-_UNTOLD_PROMISES = ("H5", "H13", "H15")
-
 _for_executions = functools.partial(
     private,
-    without=_UNTOLD,
-    promises=_UNTOLD_PROMISES,
+    without="On CPU, programs run in the thread that dispatches them, and ordered callbacks are refused if hostcb is "
+    "imported after JAX has started its devices. A failure may fail later programs of the same thread.",
+    promises=("H5", "H13", "H15"),
     cost=Cost.SOME,
     link="https://github.com/jax-ml/jax/issues/37587",
 )
@@ -57,36 +52,31 @@ _HANDLE_TOKENS = _for_executions(
     "Tells what to wait for at the end of an execution.",
     signature=known_as("self token_bufs sharded_token"),
 )
-_SHARDED_TOKEN = private(
+_SHARDED_TOKEN = _for_executions(
     "jaxlib._jax:ShardedToken",
     "Tells the end of an execution on each device.",
-    _UNTOLD,
-    _UNTOLD_PROMISES,
-    Cost.SOME,
+    link=None,
     methods={"get_token": called_with(2)},
 )
-_IN_HANDLER = private(
+_for_processes = functools.partial(
+    private,
+    without="Programs with callbacks are refused in several processes.",
+    promises=("H9", "H10"),
+    cost=Cost.SOME,
+)
+_IN_HANDLER = _for_processes(
     "jax._src.interpreters.pxla:InputsHandler",
     "Tells the devices of a program that runs in several processes.",
-    "Programs with callbacks are refused in several processes.",
-    ("H9", "H10"),
-    Cost.SOME,
     attributes=("in_shardings",),
 )
-_OUT_HANDLER = private(
+_OUT_HANDLER = _for_processes(
     "jax._src.interpreters.pxla:ResultsHandler",
     "Does the same for programs without operands.",
-    _IN_HANDLER.without,
-    ("H9", "H10"),
-    Cost.SOME,
     attributes=("out_shardings",),
 )
-_ASSIGNMENT = private(
+_ASSIGNMENT = _for_processes(
     "jax.sharding:Sharding._device_assignment",
     "Does the same, in the order of the mesh.",
-    _IN_HANDLER.without,
-    ("H9", "H10"),
-    Cost.SOME,
 )
 _for_cpp_dispatch = functools.partial(
     private,

@@ -22,17 +22,8 @@ NO_SHAPE = "result_shape describes integers and no shape"
 
 # Attributes of every array that the abstract class `jax.Array` does not define.
 _OF_ARRAYS = (
-    "aval",
-    "block_until_ready",
-    "clone",
-    "delete",
-    "devices",
-    "is_deleted",
-    "is_ready",
-    "on_device_size_in_bytes",
-    "platform",
-    "unsafe_buffer_pointer",
-    "weak_type",
+    *("aval", "block_until_ready", "clone", "delete", "devices", "is_deleted", "is_ready"),
+    *("on_device_size_in_bytes", "platform", "unsafe_buffer_pointer", "weak_type"),
 )
 
 

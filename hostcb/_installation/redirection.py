@@ -136,11 +136,7 @@ def _debug_callback(callback: Any, *args: Any, ordered: bool, partitioned: bool,
         arguments = taken((args, kwargs), marking_keys)
         bind(kind, function, arguments, is_static=is_no_value, partitioned=bool(partitioned), **DEBUG_CALLBACK)
 
-    if callback is None and (args or kwargs):
-        refusing: Any = debug.callback
-        refusing(None, *args, **kwargs)
-    two_calls = leaving_out_frames(bind_callback)
-    return two_calls if callback is None else two_calls(callback, *args, **kwargs)
+    return _in_one_or_two_calls(debug.callback, bind_callback, callback, args, kwargs)
 
 
 def _debug_print(fmt: Any, *args: Any, ordered: bool, partitioned: bool, skip_format_check: bool, **kwargs: Any) -> Any:
@@ -158,11 +154,16 @@ def _debug_print(fmt: Any, *args: Any, ordered: bool, partitioned: bool, skip_fo
             **DEBUG_CALLBACK,
         )
 
-    if fmt is None and (args or kwargs):
-        refusing: Any = debug.print
-        refusing(None, *args, **kwargs)
-    two_calls = leaving_out_frames(bind_print)
-    return two_calls if fmt is None else two_calls(fmt, *args, **kwargs)
+    return _in_one_or_two_calls(debug.print, bind_print, fmt, args, kwargs)
+
+
+def _in_one_or_two_calls(ours: Any, bind: Any, first: Any, args: Any, kwargs: Any) -> Any:
+    if first is not None:
+        return leaving_out_frames(bind)(first, *args, **kwargs)
+    if args or kwargs:
+        # It refuses them.
+        ours(None, *args, **kwargs)
+    return leaving_out_frames(bind)
 
 
 @leaving_out_frames

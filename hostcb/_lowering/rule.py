@@ -127,7 +127,12 @@ def _token(context: Any, callback: HostCallback) -> Any:
     try:
         return context.tokens_in.get(ordered)
     except KeyError:
-        raise without_token(callback, context.name_stack) from None
+        # JAX lowers a function that holds it as if it had no effects.
+        raise NotImplementedError(
+            f"{callback} keeps an order, and was used in a function that JAX lowers without the token that carries the "
+            f"order (at {str(context.name_stack) or 'the top of the program'}). Call back outside of that function, or "
+            "use pure_callback, io_callback or debug.callback, which keep no order unless asked to."
+        ) from None
 
 
 # XLA applies the function of these operations in any order. A callback in it makes the CPU compiler abort.
@@ -305,15 +310,3 @@ def _cpu_devices(equation: Equation) -> _CpuDevices:
     if client not in _tables:
         _tables[client] = _CpuDevices(client)
     return _tables[client]
-
-
-# Errors ----------------------------------------------------------------------------------------------------------
-
-
-def without_token(callback: HostCallback, name_stack: Any) -> NotImplementedError:
-    """The error for an ordered callback in a function that JAX lowers as if it had no effects."""
-    return NotImplementedError(
-        f"{callback} keeps an order, and was used in a function that JAX lowers without the token that carries the "
-        f"order (at {str(name_stack) or 'the top of the program'}). Call back outside of that function, or use "
-        "pure_callback, io_callback or debug.callback, which keep no order unless asked to."
-    )

@@ -95,11 +95,12 @@ class Flag(Generic[T]):
         return self._parsed
 
 
-inline = Flag(
+def _switch(name: str, text: str) -> Flag[bool]:
+    return Flag(name, False, parse_bool, absl_flags.DEFINE_bool, text)
+
+
+inline = _switch(
     "jax_host_callback_inline",
-    False,
-    parse_bool,
-    absl_flags.DEFINE_bool,
     "Outside jit and control flow, run host callbacks in the calling thread and let their exceptions through.",
 )
 max_queue_byte_size = Flag(
@@ -109,25 +110,16 @@ max_queue_byte_size = Flag(
     functools.partial(absl_flags.DEFINE_integer, lower_bound=0),
     "How many bytes of tapped values may wait for their callbacks on one device before the device waits.",
 )
-outfeed = Flag(
+outfeed = _switch(
     "jax_host_callback_outfeed",
-    False,
-    parse_bool,
-    absl_flags.DEFINE_bool,
     "Accepted for old programs: hostcb needs no outfeed, and what this flag enabled on CPU works there without it.",
 )
-ad_transforms = Flag(
+ad_transforms = _switch(
     "jax_host_callback_ad_transforms",
-    False,
-    parse_bool,
-    absl_flags.DEFINE_bool,
     "Tap tangents and cotangents too, with 'jvp' and 'transpose' among the transforms.",
 )
-jax_arrays = Flag(
+jax_arrays = _switch(
     "hostcb_jax_arrays",
-    False,
-    parse_bool,
-    absl_flags.DEFINE_bool,
     "Give pure_callback, io_callback and debug.callback functions jax.Arrays, as JAX's own do, not NumPy arrays.",
 )
 switch_interval = Flag(

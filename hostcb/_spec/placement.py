@@ -66,28 +66,19 @@ def position_among(callback: HostCallback, wanted: Any, count: int, devices: Cal
     """
     if isinstance(wanted, int):
         if wanted >= count:
-            raise out_of_range(callback, wanted, count)
+            raise ValueError(
+                f"{callback}: device_index={wanted} is out of range: the computation runs on {count} "
+                f"device{'s' if count > 1 else ''}, so it must be {'0' if count == 1 else f'from 0 to {count - 1}'}."
+            )
         return wanted
     all_devices = tuple(devices())
     if wanted not in all_devices:
-        raise outside(callback, wanted, all_devices)
+        raise ValueError(
+            f"{callback}: the sharding names the device {wanted} that is not in the device assignment of the "
+            f"computation, {', '.join(map(str, all_devices))}. Name one of these, or run the computation where the "
+            "callback should be."
+        )
     return all_devices.index(wanted)
-
-
-def out_of_range(callback: HostCallback, device_index: int, count: int) -> ValueError:
-    """The error for a device_index that is too large for the computation."""
-    return ValueError(
-        f"{callback}: device_index={device_index} is out of range: the computation runs on {count} "
-        f"device{'s' if count > 1 else ''}, so it must be {'0' if count == 1 else f'from 0 to {count - 1}'}."
-    )
-
-
-def outside(callback: HostCallback, device: Any, devices: Sequence[Any]) -> ValueError:
-    """The error for a sharding whose device is not in the computation."""
-    return ValueError(
-        f"{callback}: the sharding names the device {device} that is not in the device assignment of the computation, "
-        f"{', '.join(map(str, devices))}. Name one of these, or run the computation where the callback should be."
-    )
 
 
 def placed_per_device(callback: HostCallback) -> NotImplementedError:

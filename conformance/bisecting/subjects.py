@@ -91,7 +91,7 @@ class Script:
 
     def _once(self, environment: Environment) -> Sample:
         def start(output: IO[bytes], errors: IO[bytes]) -> ending.Process:
-            return subprocess.Popen(
+            return ending.Child(
                 [environment.executable, self.path.resolve()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 ABORT_SECONDS = 5.0
 """A process that is aborted may write the stacks of its threads for so long."""
@@ -25,7 +27,7 @@ LONGEST = 1_000_000
 
 
 class Process(Protocol):
-    """What `subprocess.Popen` has, and a fork of another process."""
+    """A `Child`, or a fork of another process. What it has started ends with it, if it leads a group."""
 
     @property
     def pid(self) -> int: ...
@@ -39,6 +41,57 @@ class Process(Protocol):
     def wait(self, timeout: float | None = None) -> int: ...
 
     def send_signal(self, sig: int, /) -> None: ...
+
+    def kill(self) -> None:
+        """Kill it, and all that it has started."""
+
+
+def kill_group(leader: int) -> None:
+    """Kill what this process has started. Nobody has reaped it yet, so that the number is its own."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+class Child(subprocess.Popen[bytes]):
+    """A process whose number gets no signal once it may be another one's.
+
+    1. The process ends. Its number stays its own, and that of its group, until it is reaped.
+    2. The group is killed.
+    3. The process is reaped, and from then on nobody sends a signal to the number.
+
+    A system without `pidfd_open` cannot wait for 1 alone: there the process is reaped, and what it has left goes on.
+    """
+
+    def __init__(self, command: Sequence[str | os.PathLike[str]], **options: Any) -> None:
+        self._reaping = threading.Lock()
+        super().__init__(command, **options)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not hasattr(os, "pidfd_open"):
+            return super().wait(timeout)
+        with self._reaping:
+            end = os.pidfd_open(self.pid) if self.returncode is None else None
+        if end is not None:
+            look = select.poll()
+            look.register(end, select.POLLIN)
+            try:
+                if not look.poll(None if timeout is None else 1000 * max(0.0, timeout)):
+                    raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            finally:
+                os.close(end)
+        with self._reaping:
+            if self.returncode is None:
+                kill_group(self.pid)
+            return super().wait()
+
+    def poll(self) -> int | None:
+        return wait(self, 0.0)
+
+    def kill(self) -> None:
+        with self._reaping:
+            if self.returncode is None:
+                kill_group(self.pid)
+                os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -76,13 +129,6 @@ def wait(process: Process, seconds: float) -> int | None:
     return None
 
 
-def kill(process: Process) -> None:
-    """Kill a process, and with it all that it has started, if it leads a group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.send_signal(signal.SIGKILL)
-
-
 def end(process: Process, by: signal.Signals, seconds: float) -> None:
     """Ask a process to end by this signal, and kill it after this time."""
     try:
@@ -90,7 +136,7 @@ def end(process: Process, by: signal.Signals, seconds: float) -> None:
         wait(process, seconds)
     finally:
         # Also if Ctrl-C comes meanwhile.
-        kill(process)
+        process.kill()
     wait(process, KILL_DEADLINE)
 
 

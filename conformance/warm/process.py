@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from ..spec.package import module
-from .ending import Process
+from .ending import Child, Process
 from .environment import fixed
 
 COLD = "HOSTCB_CONFORMANCE_COLD"
@@ -56,7 +56,7 @@ def start(
     if not python and (forked := fork(program, arguments, environment, imported, streams, session)):
         return forked
     stdin, stdout, stderr = streams
-    return subprocess.Popen(
+    return Child(
         [python or sys.executable, "-m", program, *arguments],
         stdin=stdin,
         stdout=stdout,
@@ -137,6 +137,10 @@ class Fork:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._descriptors[0], number)
+
+    def kill(self) -> None:
+        """The server kills what it has started, before it reaps it."""
+        self.send_signal(signal.SIGKILL)
 
 
 class _Server:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import process
+from .ending import kill_group
 from .environment import settings
 
 LONGEST_REQUEST = 1 << 18
@@ -106,6 +107,7 @@ class _Server:
             self._selector.unregister(fork.client)
         os.close(fork.ended)
         del self._forks[fork.pid]
+        kill_group(fork.pid)
         _tell(fork.client, os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1]))
         fork.client.close()
 
@@ -113,6 +115,7 @@ class _Server:
         """Nobody waits for the forks any more."""
         for fork in self._forks.values():
             os.kill(fork.pid, signal.SIGKILL)
+            kill_group(fork.pid)
         for fork in self._forks.values():
             os.waitpid(fork.pid, 0)
 

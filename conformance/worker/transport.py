@@ -138,7 +138,7 @@ class LocalTransport:
             self._commands.close()
 
     def kill(self) -> None:
-        ending.kill(self._process)
+        self._process.kill()
 
     def wait(self, timeout: float) -> int | None:
         return ending.wait(self._process, timeout)
@@ -154,7 +154,10 @@ class LocalTransport:
 
 
 def last_words(written: str) -> str:
-    """The lines that say most about the end of a process."""
-    lines = [line.strip() for line in written.splitlines() if line.strip()]
+    """The lines that say most about the end of a process: of an exception also its place."""
+    # Marks below a line of the source say nothing without their columns.
+    lines = [line.strip() for line in written.splitlines() if line.strip(" ^~")]
     fatal = [line for line in lines if _FATAL.match(line)]
-    return " | ".join(line[:400] for line in (fatal[:2] or lines[-2:])) or "nothing on standard error"
+    places = [line for line in lines if line.startswith('File "')][-1:]
+    words = fatal[:2] or dict.fromkeys((*places, *lines[-2:]))
+    return " | ".join(line[:400] for line in words) or "nothing on standard error"

@@ -126,7 +126,7 @@ def test_how_forks_end(environment: Environment) -> None:
         assert process.wait(timeout=60) == -signal.SIGTERM
     with forked(environment, "hold") as (process, number):
         inner = os.pidfd_open(int(number))
-        ending.kill(process)
+        process.kill()
         assert process.wait(timeout=60) == -signal.SIGKILL
         assert select.select([inner], [], [], 60)[0], "the program that the fork had started goes on"
         os.close(inner)
@@ -135,6 +135,20 @@ def test_how_forks_end(environment: Environment) -> None:
         server.close()
         warm._own.remove(server)
         assert process.wait(timeout=60) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("python", [None, Path(sys.executable)])
+def test_no_group_is_killed_once_its_number_may_be_anothers(
+    environment: Environment, python: Path | None, monkeypatch: Patch
+) -> None:
+    killed: list[int | None] = []
+    nowhere = subprocess.DEVNULL, subprocess.DEVNULL, subprocess.DEVNULL
+    process: Any = start("planted_program", ["nothing"], environment, nowhere, session=True, python=python)
+    monkeypatch.setattr(os, "killpg", lambda *_: killed.append(process.returncode))
+    assert process.wait(60) == 0
+    ending.end(process, signal.SIGTERM, 60)
+    # The server of a fork kills its group.
+    assert killed == ([None] if python else [])
 
 
 STARTS_ANOTHER = """\
@@ -151,13 +165,11 @@ def test_a_program_ends_with_what_it_has_started(monkeypatch: Patch) -> None:
 
     def ended(does: str, deadline: float) -> ending.Ended:
         reading, writing = os.pipe()
-        started: list[subprocess.Popen[bytes]] = []
+        started: list[ending.Child] = []
 
         def begin(output: IO[bytes], errors: IO[bytes]) -> ending.Process:
             command = [sys.executable, "-c", STARTS_ANOTHER + does, str(writing)]
-            process = subprocess.Popen(
-                command, stdout=output, stderr=errors, pass_fds=[writing], start_new_session=True
-            )
+            process = ending.Child(command, stdout=output, stderr=errors, pass_fds=[writing], start_new_session=True)
             os.close(writing)
             assert os.read(reading, 64) == b"started"
             started.append(process)

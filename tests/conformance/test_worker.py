@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
-from suite_runs import DEADLINE
+from suite_runs import DEADLINE, ran
 
 from conformance.cases.failures.misbehaving import Misbehaving
 from conformance.cases.harness.hosts import Host, add_one
@@ -28,6 +30,7 @@ from conformance.spec.callbacks import HOST_CALLBACKS
 from conformance.spec.data import DataKind, flatten
 from conformance.worker.execution import _parts, run_cell, run_table_cell
 from conformance.worker.private_jax import several_times
+from conformance.worker.transport import last_words
 
 pytestmark = pytest.mark.contract("C5", "C6")
 
@@ -149,6 +152,15 @@ def test_a_history_ends_when_all_devices_have_the_result(devices: list[jax.Devic
     (whole,) = _parts(program(np.zeros(2, np.float32)))
     returned.set()
     assert whole == 7 and sorted(ran) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("source", "error"), [("def (", "SyntaxError: "), ("a = 1\nraise ValueError('it')", "ValueError: it")]
+)
+def test_the_words_of_an_end_have_the_place_of_its_error(tmp_path: Path, source: str, error: str) -> None:
+    (tmp_path / "broken.py").write_text(source)
+    words = last_words(ran(tmp_path, sys.executable, "-c", "import broken").stderr)
+    assert f'broken.py", line {len(source.splitlines())}' in words and error in words
 
 
 @pytest.mark.contract("C69")

@@ -113,7 +113,7 @@ def run_program(
             if forked := warm.fork("support.program_in_fork", words, variables, IMPORTED, streams):
                 return forked
         command = [sys.executable, "-W", warnings, *target, *arguments]
-        return subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+        return ending.Child(command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
 
     ran = ending.run(start, timeout)
     return Ended(ran.status, ran.output, ran.errors)

@@ -21,7 +21,7 @@ from typing import Any
 
 from ...spec.package import PACKAGE
 from ...spec.suite import versions
-from ...warm.ending import end
+from ...warm.ending import Child, end
 
 STOP_SECONDS = 10.0
 """A shard that is asked to end may write its results for so long."""
@@ -50,7 +50,7 @@ class Command:
 
 _turn = threading.Lock()
 _stopped: set[str] = set()
-_processes: dict[str, subprocess.Popen[bytes]] = {}
+_processes: dict[str, Child] = {}
 """The process of each command in this Dask worker."""
 
 
@@ -109,7 +109,7 @@ def _go_on(command: str) -> None:
 
 
 def _lines(command: Command, options: Mapping[str, Any]) -> Iterator[str]:
-    process = subprocess.Popen(
+    process = Child(
         [sys.executable, "-m", f"{PACKAGE}.cli.shard", json.dumps(options)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

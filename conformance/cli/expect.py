@@ -11,7 +11,7 @@ from typing import Any
 from ..expectations.entries import toml_of
 from ..oracle.verdicts import Verdict, in_words
 from ..reports.results import CellRecord, RunRecord, full_run_in, load_results
-from ..reports.visible import in_a_line
+from ..reports.visible import clipped, in_a_line
 from ..spec.versions import from_version
 from .helping import add_command, add_results
 
@@ -102,4 +102,4 @@ def _globs(cell_ids: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def _comment(text: str) -> str:
-    return f"# {in_a_line(text)[:300]}"
+    return f"# {clipped(in_a_line(text))}"

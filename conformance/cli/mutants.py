@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +45,8 @@ def main(options: argparse.Namespace) -> int:
 
     if options.rank and options.patterns:
         raise ConflictingOptionsError("--rank is for all mutants: leave out -k")
-    wanted = any_of(options.patterns or ["*"])
-    if not (chosen := [mutant for mutant in MUTANTS if wanted(mutant.name)]):
-        print(f"ERROR: no mutant's name matches {' or '.join(options.patterns)}", file=sys.stderr)
-        return 2
+    wanted = any_of(options.patterns or ["*"], [mutant.name for mutant in MUTANTS], "mutant")
+    chosen = [mutant for mutant in MUTANTS if wanted(mutant.name)]
     with FolderLock(options.results) as lock:
         lock.acquire()
         matrix = run(chosen, options.results, options.workers, options.deadline)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..bisecting.line import tell
 from ..engine.interrupts import terminated_like_interrupted
-from ..engine.options import ConflictingOptionsError, RunOptions, add_selection
+from ..engine.options import RunOptions, add_selection
 from ..releases.environments import Installer, Release, ReleaseError
 from ..releases.journal import RunJournal, Shown
 from .helping import add_deadline, add_patterns
@@ -90,6 +90,4 @@ def cells_of(options: argparse.Namespace, named: Sequence[str]) -> list[str]:
     if options.patterns or not found:
         options.smoke = options.smoke or not options.patterns
         found += [cell.id for cell in plan_of(options).select(options.patterns).cells]
-    if not found:
-        raise ConflictingOptionsError(f"no cell matches {' or '.join(options.patterns)}")
     return list(dict.fromkeys(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from ..expectations.entries import Expectations
 from ..oracle.repetition import Repetition
 from ..oracle.verdicts import Outcome, Verdict
-from ..reports.table import first_words
+from ..reports.table import Seen
 from ..spec.depths import Depth
 from .cell_runner import CellRunner
 from .tasks import Task
@@ -78,8 +79,9 @@ def run_with_second_chance(task: Task, runner: CellRunner, expectations: Expecta
 
 def _way(task: Task, outcome: Outcome) -> tuple[str, ...]:
     """What failures of one cause have in common; the platform names the cause of a refusal itself."""
-    own = (task.implementation, outcome.words, *first_words(outcome.reason))
-    return (outcome.cause,) if outcome.cause else own
+    # Numbers, and what stands in brackets, differ from cell to cell.
+    error = re.sub(r"\(.*?\)|\d+", "", Seen.of(outcome.words, outcome.reason).witness)
+    return (outcome.cause,) if outcome.cause else (task.implementation, outcome.words, error)
 
 
 def run_repeatedly(task: Task, runner: CellRunner, expectations: Expectations, times: int) -> Conclusion:

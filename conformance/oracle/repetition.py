@@ -119,7 +119,7 @@ class Repetition:
             way = (outcome.label, outcome.stage.value if outcome.stage else None, outcome.anomaly)
             first.setdefault(way, outcome)
             counts[way] = counts.get(way, 0) + 1
-        ways = [Way(*way, count, first[way].reason.partition("\n")[0][:300]) for way, count in counts.items()]
+        ways = [Way(*way, count, first[way].reason.partition("\n")[0]) for way, count in counts.items()]
         return Repetition(tuple(sorted(ways, key=lambda way: -way.count)))
 
     def as_json(self) -> dict[str, Any]:

@@ -329,10 +329,10 @@ class Plan:
         return Plan(tuple(cells.values()), tuple(ineligible.values()), (*self.lacking, *other.lacking))
 
     def select(self, patterns: Sequence[str]) -> Plan:
-        """The part of the plan whose ids match one of the expressions."""
+        """The part of the plan whose ids match one of the expressions, each of which must match one."""
         if not patterns:
             return self
-        wanted = any_of(patterns)
+        wanted = any_of(patterns, [one.id for one in (*self.cells, *self.ineligible)])
         return Plan(
             tuple(cell for cell in self.cells if wanted(cell.id)),
             tuple(cell for cell in self.ineligible if wanted(cell.id)),

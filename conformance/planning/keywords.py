@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from ..spec.errors import CommandError
@@ -25,8 +25,12 @@ def matcher(expression: str) -> Matcher:
     return found
 
 
-def any_of(expressions: Sequence[str]) -> Matcher:
+def any_of(expressions: Sequence[str], names: Collection[str], what: str = "cell") -> Matcher:
+    """Whether a name matches one of the expressions; one that matches none of these names is refused."""
     matchers = [matcher(expression) for expression in expressions]
+    for expression, matches in zip(expressions, matchers, strict=True):
+        if not any(map(matches, names)):
+            raise CommandError(f"-k {expression!r} matches no {what}")
     return lambda cell_id: any(matches(cell_id) for matches in matchers)
 
 

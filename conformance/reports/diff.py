@@ -46,7 +46,8 @@ def sides(
     results: Mapping[str, Sequence[RunRecord]], implementations: Sequence[str] = (), patterns: Sequence[str] = ()
 ) -> list[Side]:
     """A column for each of the named results, or for each of the implementations in each of them."""
-    wanted = any_of(patterns) if patterns else lambda _: True
+    ids = [cell.id for runs in results.values() for run in runs for cell in run.cells]
+    wanted = any_of(patterns or ["*"], ids)
     found: dict[str, Side] = {}
     for name, runs in results.items():
         # In the order in which the implementations are named: the last column is the newer one.
@@ -64,7 +65,7 @@ def sides(
                     side.environment[topology] = {name: str(value) for name, value in info.items()}
             found[side.label] = side
     if not any(side.cells for side in found.values()):
-        raise NothingToCompareError(f"no cell matches {' or '.join(patterns)}" if patterns else "there is no cell")
+        raise NothingToCompareError("there is no cell")
     if len(found) < 2:
         raise NothingToCompareError(
             f"a comparison needs two columns, and there is {next(iter(found))!r} alone: name another results folder,"

@@ -66,9 +66,9 @@ def test_bad_values_are_refused_at_once(capsys: Capture, monkeypatch: Patch, tmp
             assert line.startswith("bisect") or [*tmp_path.iterdir()] == []
 
 
-def test_a_pattern_without_cells_names_the_option_and_the_platform(capsys: Capture) -> None:
-    line = f"run --cell {CELL} -k no_such_cell"
-    assert refused(capsys, *line.split()) == "ERROR: -k 'no_such_cell' matches no cell of cpu"
+def test_a_pattern_without_cells_is_refused_also_beside_others(capsys: Capture) -> None:
+    line = f"run --cell {CELL} -k call -k no_such_cell"
+    assert refused(capsys, *line.split()) == "ERROR: -k 'no_such_cell' matches no cell"
 
 
 def test_commands_on_pages_and_in_the_help_are_accepted() -> None:

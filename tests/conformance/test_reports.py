@@ -165,7 +165,7 @@ MANY = [cell(f"jax/pure_callback/scan/cpu-{count}dev") for count in range(1, 26)
         # Two implementations of one run, or each in a folder of its own.
         ([cell(OF_HOSTCB), failing(ONE), PASSED], None, BOTH, 1, "0 fixed, 1 broken, 0 changed, 0 new, 1 gone\n"),
         # Nothing to compare.
-        ([cell(ONE)], [cell(ONE)], ("-k", "grad"), 2, "ERROR: no cell matches grad"),
+        ([cell(ONE)], [cell(ONE)], ("-k", "grad"), 2, "ERROR: -k 'grad' matches no cell"),
         ([cell(ONE)], [cell(TWO)], ("--only-common",), 2, "ERROR: A and B have no cell in common"),
     ],
 )

@@ -246,6 +246,10 @@ def test_a_way_to_fail_that_is_known_costs_no_further_processes(tmp_path: Path, 
     lost, order = ([[fails(kind, cell), fails(kind)] for cell in range(5)] for kind in ("lost", "order"))
     assert attempts("fails", *lost) == [2, 2, 2, 1, 1]
     assert attempts("by_chance", [fails("order"), good], *order) == [2] * 6
+    alike, other = (
+        [Outcome(Verdict.FAIL, Stage.TRACE, f"an error that begins like others of {name}")] * 2 for name in "ab"
+    )
+    assert attempts("begins_alike", *[alike] * 4, other) == [2, 2, 2, 1, 2]
     assert attempts("listed", *[[good, good]] * 5) == [2] * 5
     refused = Outcome(Verdict.UNSUPPORTED, Stage.LOWER, "no rule", cause="no rule")
     assert attempts("refused", [refused, refused], [refused]) == [2, 1]

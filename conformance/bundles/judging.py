@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ..expectations.entries import ExpectationError, Expectations, read_entries
 from ..oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
-from ..reports.capabilities import judged_claims
-from ..reports.exit_codes import exit_code
 from ..reports.journal import lines_in
 from ..reports.provenance import plan_digest
 from ..reports.results import UNREADABLE, RunRecord, UnreadableResultsError, check_schema, record_of
@@ -71,7 +69,6 @@ def _judged(bundle: Bundle, name: str) -> JudgedRun:
     results = json.loads(bundle.members[name])
     check_schema(name, results)
     record = record_of(results)
-    record = replace(record, claims=judged_claims([claim.name for claim in record.claims], record.capabilities))
     if name != RESULTS.format(record.name):
         raise BadBundleError(f"{name} holds the results of {record.name}")
     made, seen, known = results["run"], set[str](), dict[str, str]()
@@ -102,8 +99,7 @@ def _judged(bundle: Bundle, name: str) -> JudgedRun:
             raise BadBundleError(f"{name}: {cell.id} is stored as a pass, and its journal has none of it")
         if entry and status is ExpectationStatus.KNOWN_FAILURE:
             known[cell.id] = f"{' '.join(entry.reason.split())} {entry.link}"
-    statuses = [(cell.verdict, cell.status) for cell in record.cells]
-    code = exit_code(statuses, problem=bool(record.all_problems), empty_shard=record.of_shard and not record.cells)
+    code = record.exit_code
     # A worse code may have a reason that this version does not know; a better one has none.
     if _BADNESS[results["exit_code"]] < _BADNESS[code]:
         raise BadBundleError(f"{name}: the exit code is stored as {results['exit_code']}, and it is {code}")

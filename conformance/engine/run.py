@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import CaseCell, Cell, Plan
-from ..reports.exit_codes import NOTHING_RAN
 from ..reports.journal import Journal, lines_of
 from ..reports.provenance import Provenance
 from ..reports.report import Report
+from ..reports.results import NOTHING_RAN
 from ..spec.depths import Depth
 from ..spec.platforms import platform_named
 from ..spec.suite import versions
@@ -71,7 +71,6 @@ class Run:
         self._report.ineligible = selection.ineligible
         self._report.lacking = selection.lacking
         self._report.fields = {"versions": found_versions, "options": options.of_cells, **_shard_fields(options, whole)}
-        self._report.empty_shard = bool(options.shard and whole and not self.cells)
         self._header = {
             "selection": digest(cell.id for cell in self.cells),
             "shard": str(options.shard) if options.shard else None,

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..oracle.verdicts import Verdict
 from ..spec.capabilities import Shown, capabilities, shown_by
 from ..spec.depths import Depth
 from ..spec.external_callbacks import OWN_FUNCTIONS, callbacks_of_jax
 from .table import several
+
+if TYPE_CHECKING:
+    from .results import CellRecord
 
 MOST_NAMED = 3
 """So many cells of a failed claim are named; the JSON has all."""
@@ -30,16 +33,6 @@ def lacks_function(cell_id: str) -> bool:
 
 
 _SHOW_NOTHING = {Verdict.MISSING.value, Verdict.HARNESS_ERROR.value}
-
-
-@dataclass(frozen=True)
-class Result:
-    """The part of a cell's result that matters here."""
-
-    id: str
-    verdict: str
-    refused: bool = False
-    """Whether the program had to be refused."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +75,12 @@ class Observed:
         }
 
 
-def observed(results: Iterable[Result]) -> tuple[Observed, ...]:
+def observed(results: Iterable[CellRecord]) -> tuple[Observed, ...]:
     """A row for each capability, implementation and depth of the results."""
     found = [(result, shown) for result in results if (shown := shown_by(result.id))]
     where = dict.fromkeys((shown.implementation, shown.depth) for _, shown in found)
     judged = [
-        (result, shown) for result, shown in found if not result.refused and _verdict(result) not in _SHOW_NOTHING
+        (result, shown) for result, shown in found if not result.is_refused and _verdict(result) not in _SHOW_NOTHING
     ]
     rows = []
     for implementation, depth in sorted(where, key=lambda one: (one[0], -one[1].place)):
@@ -103,7 +96,7 @@ def observed(results: Iterable[Result]) -> tuple[Observed, ...]:
     return tuple(rows)
 
 
-def _of_functions_that_are_had(found: Sequence[tuple[Result, Shown]]) -> Sequence[tuple[Result, Shown]]:
+def _of_functions_that_are_had(found: Sequence[tuple[CellRecord, Shown]]) -> Sequence[tuple[CellRecord, Shown]]:
     """The cells without those of functions with which every cell is unsupported."""
     had = {_function(shown) for result, shown in found if result.verdict != Verdict.UNSUPPORTED.value}
     return [one for one in found if _function(one[1]) in had]
@@ -113,7 +106,7 @@ def _function(shown: Shown) -> str:
     return shown.callback.function if shown.callback else ""
 
 
-def _verdict(result: Result) -> str:
+def _verdict(result: CellRecord) -> str:
     return result.verdict.partition("(")[0]
 
 
@@ -146,10 +139,6 @@ class Claim:
 
     def as_json(self) -> dict[str, Any]:
         return {"name": self.name, "verdict": self.verdict, "cells": self.cells, "failed": list(self.failed)}
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> Claim:
-        return Claim(str(data["name"]), int(data["cells"]), tuple(str(cell) for cell in data["failed"]))
 
 
 def judged_claims(claims: Sequence[str], rows: Sequence[Observed]) -> tuple[Claim, ...]:

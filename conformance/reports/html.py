@@ -128,18 +128,20 @@ def _cell_data(cell: CellRecord, known: Sequence[Known]) -> dict[str, Any]:
 def _history_data(cell: CellRecord) -> list[dict[str, Any]]:
     """The events, each with the words of its line in the page's table. Only those of the witness have its numbers."""
     events, numbers = cell.history, dict(cell.evidence)
-    start = min((event.begin for event in events), default=0)
+    start = min((event["begin"] for event in events), default=0)
     # A thread's id says nothing, and is larger than the exact integers of JavaScript.
-    threads = list(dict.fromkeys(event.thread for event in events))
+    threads = list(dict.fromkeys(event["thread"] for event in events))
     found = []
     for event in events:
-        where = f"thread {threads.index(event.thread) + 1}" if event.device is None else f"device {event.device}"
+        where = (
+            f"thread {threads.index(event['thread']) + 1}" if event["device"] is None else f"device {event['device']}"
+        )
         # As JSON, which has no other way to write NaN in a page.
-        value, begin, end = json.dumps(event.value), event.begin - start, event.end - start
+        value, begin, end = json.dumps(event["value"]), event["begin"] - start, event["end"] - start
         times = (f"{time / 1e3:.1f} µs" for time in (begin, end - begin))
-        number = f"#{numbers[event.sequence]}" if event.sequence in numbers else ""
-        words = [number, where, event.site, value, event.transforms, *times]
-        line = {"number": number, "where": where, "begin": begin, "end": end, "site": event.site}
+        number = f"#{numbers[event['sequence']]}" if event["sequence"] in numbers else ""
+        words = [number, where, event["site"], value, event["transforms"], *times]
+        line = {"number": number, "where": where, "begin": begin, "end": end, "site": event["site"]}
         found.append(line | {"value": value, "words": words})
     return found
 

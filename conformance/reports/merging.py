@@ -13,12 +13,10 @@ from typing import Any
 from ..oracle.verdicts import ExpectationStatus, Outcome, Verdict
 from ..spec.errors import CommandError
 from ..spec.package import COMMAND
-from .capabilities import Result, judged_claims, observed
-from .exit_codes import exit_code
 from .files import write_results
 from .journal import lines_of
 from .provenance import without_home
-from .results import SCHEMA_VERSION, load_results, name_of
+from .results import SCHEMA_VERSION, judged, load_results, name_of
 
 MOST_NAMED = 10
 """A problem names at most this many cells."""
@@ -109,9 +107,7 @@ def merged(parts: Sequence[Part], killed: Sequence[Path] = ()) -> dict[str, Any]
         *(f"the expectation {pattern!r} matches no planned cell" for pattern in stale),
         *_problems(parts),
     ]
-    rows = observed(Result(cell["id"], cell["verdict"], _was_refused(cell)) for cell in cells)
-    claims = judged_claims([claim["name"] for claim in first.data["claims"]], rows)
-    return {
+    whole = {
         **{name: value for name, value in first.data.items() if name != "shard"},
         **_record(parts),
         "schema": SCHEMA_VERSION,
@@ -121,21 +117,12 @@ def merged(parts: Sequence[Part], killed: Sequence[Path] = ()) -> dict[str, Any]
         # The shards of a matrix run at the same time.
         "seconds": max(part.data["seconds"] for part in parts),
         "process_starts": sum(part.data["process_starts"] for part in parts),
-        "exit_code": exit_code(
-            [(cell["verdict"], ExpectationStatus(cell["status"])) for cell in cells],
-            problem=bool(problems) or any(claim.failed for claim in claims),
-        ),
-        "capabilities": [row.as_json() for row in rows if row.cells],
-        "claims": [claim.as_json() for claim in claims],
         "problems": problems,
         "gaps": gaps,
         "stale_expectations": stale,
         "cells": cells,
     }
-
-
-def _was_refused(cell: Mapping[str, Any]) -> bool:
-    return bool(cell.get("refused")) or cell.get("shown") == "refused"
+    return judged(whole)
 
 
 def _record(parts: Sequence[Part]) -> dict[str, Any]:

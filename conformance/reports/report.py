@@ -15,72 +15,19 @@ from ..planning.cells import Cell, Ineligible
 from ..spec.depths import Depth
 from ..spec.package import COMMAND
 from ..spec.platforms import platform_named
-from .capabilities import Claim, Observed, Result, judged_claims, observed
-from .exit_codes import AS_EXPECTED_AT, NOTHING_RAN, exit_code
 from .files import write_results
 from .on_cpu import known_on_cpu
 from .provenance import Provenance, without_home
-from .results import SCHEMA_VERSION, RunRecord, record_of
+from .results import AS_EXPECTED_AT, NOTHING_RAN, SCHEMA_VERSION, RunRecord, judged, record_of
 from .terminal import summary
-
-
-@dataclass(frozen=True)
-class CellResult:
-    cell: Cell
-    outcome: Outcome
-    status: ExpectationStatus
-    expected: str
-    """The verdict that was expected, as `Outcome.label` writes it."""
-    attempts: int = 1
-    preceding_cells: tuple[str, ...] = ()
-    """For a flake: the cells that ran before it in the process in which it failed."""
-    entry: Expectation | None = None
-    """The expectation for the cell, if there is one, even if the cell did not fail in that way."""
-    repetition: Repetition | None = None
-    """What several runs of the cell have shown, if several were asked for."""
-
-    @property
-    def on_cpu(self) -> Expectation | None:
-        """For a failure without an entry: the known failure of JAX's CPU that it is."""
-        return known_on_cpu(self.cell.id, self.outcome) if self.status is ExpectationStatus.UNEXPECTED else None
-
-    @property
-    def wrong_entry(self) -> str:
-        """Where the entry is that does not expect what the cell does."""
-        wrong = (ExpectationStatus.UNEXPECTED_PASS, ExpectationStatus.CHANGED_FAILURE)
-        return without_home(self.entry.place_of(self.cell.id)) if self.entry and self.status in wrong else ""
-
-    @property
-    def reproduce(self) -> str:
-        cells = (*self.preceding_cells, self.cell.id)
-        options = " -n 1" if self.preceding_cells else ""
-        options += f" --repeat {self.repetition.runs}" if self.repetition else ""
-        options += platform_named(self.cell.topology.platform).option
-        return f"{COMMAND} run{options} " + " ".join(f"--cell {c}" for c in cells)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "id": self.cell.id,
-            "promises": list(self.cell.promises),
-            **self.outcome.as_json(),
-            "verdict": self.outcome.label,
-            "status": self.status.value,
-            "expected": self.expected,
-            "known": _known(self.entry) if self.entry else None,
-            **({"entry": wrong} if (wrong := self.wrong_entry) else {}),
-            **({"on_cpu": _known(on_cpu) | {"verdict": on_cpu.verdict}} if (on_cpu := self.on_cpu) else {}),
-            "attempts": self.attempts,
-            **({"preceding_cells": list(self.preceding_cells)} if self.preceding_cells else {}),
-            "reproduce": self.reproduce,
-            **({"repeated": self.repetition.as_json()} if self.repetition else {}),
-        }
 
 
 @dataclass
 class Report:
     platform: str
     expectations: Expectations
-    results: list[CellResult] = field(default_factory=list)
+    cells: list[dict[str, Any]] = field(default_factory=list)
+    """As the JSON has them."""
     ineligible: Sequence[Ineligible] = ()
     lacking: Sequence[Cell] = ()
     """Those of the ineligible cells that the plan has and this release lacks."""
@@ -102,8 +49,6 @@ class Report:
     """Those of the problems that only say why cells did not run."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Further fields: what the run was made of, and of which selection it is a part."""
-    empty_shard: bool = False
-    """Whether there is nothing to run, because the other shards have all cells."""
     provenance: Provenance | None = None
     """How the run was made; None where nobody will want to judge its results again."""
 
@@ -114,47 +59,49 @@ class Report:
         attempts: int = 1,
         preceding_cells: tuple[str, ...] = (),
         repetition: Repetition | None = None,
-    ) -> CellResult:
-        entry = self.expectations.of(cell.id)
-        status = self.expectations.status(cell.id, outcome)
-        expected = entry.verdict if entry else Verdict.PASS.value
-        result = CellResult(cell, outcome, status, expected, attempts, preceding_cells, entry, repetition)
-        self.results.append(result)
-        return result
+    ) -> None:
+        """Take the outcome of a cell; before a flake, other cells have run in the process in which it failed."""
+        entry, status = self.expectations.of(cell.id), self.expectations.status(cell.id, outcome)
+        wrong = status in (ExpectationStatus.UNEXPECTED_PASS, ExpectationStatus.CHANGED_FAILURE)
+        on_cpu = known_on_cpu(cell.id, outcome) if status is ExpectationStatus.UNEXPECTED else None
+        options = " -n 1" * bool(preceding_cells) + (f" --repeat {repetition.runs}" if repetition else "")
+        options += platform_named(cell.topology.platform).option
+        named = " ".join(f"--cell {each}" for each in (*preceding_cells, cell.id))
+        data = {
+            "id": cell.id,
+            "promises": list(cell.promises),
+            **outcome.as_json(),
+            "verdict": outcome.label,
+            "status": status.value,
+            "expected": entry.verdict if entry else Verdict.PASS.value,
+            "known": _known(entry) if entry else None,
+            "entry": without_home(entry.place_of(cell.id)) if entry and wrong else None,
+            "on_cpu": _known(on_cpu) | {"verdict": on_cpu.verdict} if on_cpu else None,
+            "attempts": attempts,
+            "preceding_cells": list(preceding_cells) or None,
+            "reproduce": f"{COMMAND} run{options} {named}",
+            "repeated": repetition.as_json() if repetition else None,
+        }
+        absent = ("entry", "on_cpu", "preceding_cells", "repeated")
+        self.cells.append({name: value for name, value in data.items() if value is not None or name not in absent})
 
     @property
     def exit_code(self) -> int:
-        """0 if all results are as expected, 1 if any is not, 2 if no cell was executed.
-
-        3 and 4 say as much as 0, of a run in which nothing ran, because there was nothing on which to run.
-        """
-        code = exit_code(
-            [(result.outcome.label, result.status) for result in self.results],
-            problem=bool(self.problems) or any(claim.failed for claim in self.judged_claims),
-            empty_shard=self.empty_shard,
-        )
-        return code or (0 if self.depth_asked else AS_EXPECTED_AT[self.depth])
+        """That of the record. 3 and 4 say as much as 0, of a run in which nothing ran, because nothing was there."""
+        return record_of(self._results()).exit_code or (0 if self.depth_asked else AS_EXPECTED_AT[self.depth])
 
     @property
     def left(self) -> int:
         """The number of cells that did not run because the run ended early."""
-        return sum(one.outcome.verdict is Verdict.MISSING for one in self.results) if self.gaps else 0
-
-    @property
-    def capabilities(self) -> tuple[Observed, ...]:
-        outcomes = [(result.cell.id, result.outcome) for result in self.results]
-        return observed(Result(cell, one.label, one.refused or one.shown == "refused") for cell, one in outcomes)
-
-    @property
-    def judged_claims(self) -> tuple[Claim, ...]:
-        return judged_claims(self.claims, self.capabilities) if self.claims else ()
+        return sum(cell["verdict"] == Verdict.MISSING.value for cell in self.cells) if self.gaps else 0
 
     def conclude(self) -> None:
         """After the last cell: a claim that a whole run on the hardware has not tested is a problem."""
-        if self.whole and any(result.cell.topology.depth is Depth.RUN for result in self.results):
-            self.problems += [claim.sentence for claim in self.judged_claims if not claim.cells]
+        if self.whole and self.cells and self.depth is Depth.RUN:
+            self.problems += [claim.sentence for claim in record_of(self._results()).claims if not claim.cells]
 
-    def as_json(self) -> dict[str, Any]:
+    def _results(self) -> dict[str, Any]:
+        """What the JSON has of the cells, and of the run as a whole."""
         return {
             "schema": SCHEMA_VERSION,
             "platform": self.platform,
@@ -163,16 +110,17 @@ class Report:
             "run_info": self.run_info,
             "seconds": round(self.seconds, 1),
             "process_starts": self.process_starts,
-            "exit_code": self.exit_code,
-            **({"run": self.provenance.as_json([r.cell.id for r in self.results])} if self.provenance else {}),
             "problems": self.problems,
-            "capabilities": [row.as_json() for row in self.capabilities if row.cells],
-            "claims": [claim.as_json() for claim in self.judged_claims],
+            "claims": [{"name": claim} for claim in self.claims],
             "gaps": list(self.gaps),
             "stale_expectations": list(self.stale_expectations),
-            "cells": [result.as_json() for result in self.results],
+            "cells": self.cells,
             "ineligible": [{"id": cell.id, "reason": cell.reason} for cell in self.ineligible],
         }
+
+    def as_json(self) -> dict[str, Any]:
+        made = {"run": self.provenance.as_json([cell["id"] for cell in self.cells])} if self.provenance else {}
+        return judged(self._results()) | {"exit_code": self.exit_code} | made
 
     def write(self, path: Path) -> None:
         write_results(path, self.as_json())
@@ -186,7 +134,7 @@ class Report:
         """What the terminal shows at the end; `go_on` is the command that runs the cells that did not run."""
         left_out = Counter(cell.lacking for cell in self.lacking)
         notes = [f"LEFT OUT: {count} cell{'s' * (count > 1)}: {reason}" for reason, count in left_out.items()]
-        if self.empty_shard:
+        if self.record.of_shard and not self.cells:
             notes.append("This shard has no cell: there are more shards than cells.")
         if self.exit_code == NOTHING_RAN:
             notes.append("ERROR: no cell was executed, so nothing is known.")

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,17 @@ from ..oracle.verdicts import ExpectationStatus, Verdict, in_words
 from ..spec.depths import Depth
 from ..spec.errors import CommandError
 from ..spec.suite import Suite
-from .capabilities import Claim, Observed, Result, observed
+from .capabilities import Claim, Observed, judged_claims, observed
 from .table import several
 
 SCHEMA_VERSION = 1
 """The version is raised when a field is removed or changes its meaning; a new field does not raise it."""
+
+
+NOTHING_RAN = 2
+
+AS_EXPECTED_AT = {Depth.RUN: 0, Depth.COMPILE: 3, Depth.LOWER: 4}
+"""The exit code of a run that is as expected, and whose depth the machine has chosen."""
 
 
 class UnreadableResultsError(CommandError):
@@ -37,22 +44,6 @@ class Known:
 
 
 @dataclass(frozen=True)
-class EventRecord:
-    """One run of a callback's host function."""
-
-    sequence: int
-    site: str
-    value: Any
-    transforms: str
-    device: int | None
-    """Its index in the topology; None where the callback does not receive it."""
-    thread: int
-    begin: int
-    end: int
-    """Monotonic nanoseconds."""
-
-
-@dataclass(frozen=True)
 class CellRecord:
     """The result of one cell."""
 
@@ -65,7 +56,7 @@ class CellRecord:
     """The kind of the first anomaly."""
     witness: str
     seconds: float
-    history: tuple[EventRecord, ...]
+    history: tuple[Mapping[str, Any], ...]
     evidence: tuple[tuple[int, int], ...]
     """The events that the witness numbers: sequence, and number in the witness."""
     status: ExpectationStatus
@@ -85,6 +76,11 @@ class CellRecord:
     """Whether the program had to be refused, and was."""
     entry: str = ""
     """The file of known failures, and its entry, that does not expect what the cell does."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the program was refused as it must be, at any depth."""
+        return self.refused or self.shown == "refused"
 
     @property
     def cause(self) -> str:
@@ -142,8 +138,8 @@ class RunRecord:
     """The reasons of combinations that were not applicable, by id."""
     depth: str
     """How far the cells were taken: `lower`, `compile` or `run`."""
-    claims: tuple[Claim, ...]
-    """The capabilities that the platform's vendor claims, and what the run says of each."""
+    claimed: tuple[str, ...]
+    """The capabilities that the platform's vendor claims."""
     made: Mapping[str, str]
     """In words: `selected` of how many cells, by which `command`, `date`, `suite` and further `software`."""
     of_shard: bool = False
@@ -153,9 +149,14 @@ class RunRecord:
     def name(self) -> str:
         return name_of(self.platform, self.depth)
 
-    @property
+    @cached_property
     def capabilities(self) -> tuple[Observed, ...]:
-        return observed(Result(cell.id, cell.verdict, cell.refused or cell.shown == "refused") for cell in self.cells)
+        return observed(self.cells)
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What the run says of each claim: its cells are asked, and not what the file says."""
+        return judged_claims(self.claimed, self.capabilities) if self.claimed else ()
 
     @property
     def all_problems(self) -> tuple[str, ...]:
@@ -169,7 +170,16 @@ class RunRecord:
     @property
     def good(self) -> bool:
         """Whether the run passes: each cell is as expected, and there is one, unless other shards have them all."""
-        return not (self.unexpected or self.all_problems) and bool(self.cells or self.of_shard)
+        return self.exit_code == 0
+
+    @property
+    def exit_code(self) -> int:
+        """0 if all cells are as expected, 1 if not or if the run had a problem, 2 if no cell was executed."""
+        # If there are more shards than cells, nothing had to be executed.
+        empty = self.of_shard and not self.cells
+        if not empty and all(cell.verdict == Verdict.MISSING.value for cell in self.cells):
+            return NOTHING_RAN
+        return int(bool(self.unexpected or self.all_problems))
 
     @property
     def facts(self) -> dict[str, str]:
@@ -270,10 +280,18 @@ def record_of(data: Mapping[str, Any]) -> RunRecord:
         int(data["process_starts"]),
         {str(cell["id"]): str(cell["reason"]) for cell in data["ineligible"]},
         Depth(data["depth"]).value,
-        tuple(Claim.from_json(claim) for claim in data["claims"]),
+        tuple(str(claim["name"]) for claim in data["claims"]),
         _made(data["run"], len(data["cells"])) if "run" in data else {},
-        "shard" in data,
+        "shard" in data and bool(data["selection"]["count"]),
     )
+
+
+def judged(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON, with what follows from its cells."""
+    run = record_of(data)
+    capabilities = [row.as_json() for row in run.capabilities if row.cells]
+    claims = [claim.as_json() for claim in run.claims]
+    return {**data, "exit_code": run.exit_code, "capabilities": capabilities, "claims": claims}
 
 
 def _made(run: Mapping[str, Any], cells: int) -> dict[str, str]:
@@ -354,14 +372,9 @@ def _known(verdict: str, entry: dict[str, Any] | None) -> Known | None:
     return Known(verdict, str(entry["reason"]), str(entry["link"]), bool(entry["intermittent"]))
 
 
-def _event(data: dict[str, Any]) -> EventRecord:
-    return EventRecord(
-        sequence=int(data["sequence"]),
-        site=str(data["site"]),
-        value=data["value"],
-        transforms=str(data["transforms"]),
-        device=None if data["device"] is None else int(data["device"]),
-        thread=int(data["thread"]),
-        begin=int(data["begin"]),
-        end=int(data["end"]),
-    )
+def _event(data: dict[str, Any]) -> dict[str, Any]:
+    """One run of a callback's host function, in which numbers are numbers."""
+    numbers = {name: int(data[name]) for name in ("sequence", "thread", "begin", "end")}
+    device = None if data["device"] is None else int(data["device"])
+    texts = {name: str(data[name]) for name in ("site", "transforms")}
+    return numbers | texts | {"device": device, "value": data["value"]}

@@ -17,7 +17,7 @@ from conformance.engine.options import RunOptions
 from conformance.expectations.entries import Expectation, Expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import parse_cell
-from conformance.reports.capabilities import Claim, Observed, Result, judged_claims, observed
+from conformance.reports.capabilities import Claim, Observed, judged_claims
 from conformance.reports.html import html
 from conformance.reports.markdown import markdown
 from conformance.reports.report import Report
@@ -248,9 +248,9 @@ def test_results_of_two_platforms_have_the_same_cells(tmp_path: Path, capsys: Ca
 PASS, FAIL, UNSUPPORTED = "pass", "fail", "unsupported"
 
 
-def rows(*results: tuple[str, str]) -> dict[tuple[str, str], Observed]:
-    found = observed(Result(cell, verdict) for cell, verdict in results)
-    return {(row.implementation, row.name): row for row in found}
+def rows(*cells: tuple[str, str]) -> dict[tuple[str, str], Observed]:
+    found = record_of(results(*(cell(name, verdict=verdict) for name, verdict in cells)))
+    return {(row.implementation, row.name): row for row in found.capabilities}
 
 
 @pytest.mark.contract("C52")
@@ -288,9 +288,9 @@ def test_a_report_has_no_rows_of_what_its_run_cannot_have() -> None:
 @pytest.mark.parametrize("known", [True, False])
 def test_a_claim_that_fails_is_a_verdict_of_its_own(tmp_path: Path, known: bool) -> None:
     """Also where the failure is known: to list it is not to have the capability."""
-    good = [Result(f"hostcb/{name}/scan/toy-1dev", PASS) for name in ("id_tap", "call")]
-    found = observed([Result("jax/id_tap/scan/toy-1dev", FAIL), *good])
-    claims = judged_claims(["ordered", "hostcb:id_tap", "sharded"], found)
+    good = [(f"hostcb/{name}/scan/toy-1dev", PASS) for name in ("id_tap", "call")]
+    found = rows(("jax/id_tap/scan/toy-1dev", FAIL), *good)
+    claims = judged_claims(["ordered", "hostcb:id_tap", "sharded"], [*found.values()])
     assert [claim.verdict for claim in claims] == ["failed", "holds", "not tested"]
     what = {"errors": "case", "multi-process": "cell", "hostcb:id_tap": "program"}
     for name, unit in what.items():

@@ -1,11 +1,9 @@
-"""Takes a cell as far as a machine without the hardware can: lowers its program, or compiles it, and judges that."""
+"""Takes a program as far as a machine without the hardware can: lowers it, or compiles it, and judges that."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,69 +15,29 @@ from ..model.programs import Program
 from ..model.transforms import Probe, Setting
 from ..model.worlds import Need, RefusalError
 from ..oracle.checkers import Anomaly
-from ..oracle.history import History, Recorder
+from ..oracle.history import Recorder
 from ..oracle.lowered import Module
 from ..oracle.lowered_checks import SITE_END, SITE_MARK, Wanted, compiled_sites, judge_lowered, lost_sites
 from ..oracle.stages import stage_of
-from ..oracle.verdicts import Outcome, Stage, Verdict
-from ..planning.cells import ProgramCell, TableCell
+from ..oracle.verdicts import Stage, Verdict
+from ..planning.cells import ProgramCell
 from ..planning.depths import spans_devices
 from ..spec.callbacks import SITES, DeviceChoice, Refusal, Runs
 from ..spec.configurations import CONTEXTS, PLACEMENTS
 from ..spec.depths import Depth
 from ..spec.platform_targets import TARGETS, PlatformTarget
-from ..spec.support_table import GUARANTEED, RETURNS
 from ..spec.versions import version_matches
-from .execution import check_refusal, judge_error, outcome_of
+from .execution import REFUSED, Judgement, check_refusal, judge_error
 from .private_jax import lowering_for
 from .stablehlo import read_module
-
-NOTHING = History(())
 
 LOOKS_INTO_LOOPS = ">=0.12"
 """The releases of JAX that drop what nothing uses in a while loop: seen of 0.12.0.1, and not of 0.10.2."""
 
 
-@dataclass(frozen=True)
-class _Judgement:
-    verdict: Verdict
-    anomalies: list[Anomaly]
-    shown: str = ""
-    """What was seen of a good cell: `lowered`, `compiled` or `refused`."""
-
-
-def take_cell(
-    cell: ProgramCell | TableCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
-) -> Outcome:
-    started = time.perf_counter()
-    taken = _table if isinstance(cell, TableCell) else _taken
-    judged = taken(cell, implementation, recorder, devices)  # type: ignore[arg-type]
-    outcome = outcome_of(judged.verdict, judged.anomalies, NOTHING, time.perf_counter() - started)
-    return replace(outcome, shown=judged.shown)
-
-
-def _table(
-    cell: TableCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
-) -> _Judgement:
-    """The programs of an entry, until one of them contradicts it; what only a run shows is not asked."""
-    judged = _Judgement(Verdict.PASS, [])
-    for program in cell.programs:
-        judged = _taken(program, implementation, recorder, devices)
-        refused = judged.shown == "refused"
-        if not judged.anomalies and cell.entry.column not in (RETURNS, GUARANTEED) and refused == cell.entry.supported:
-            answer = "yes" if cell.entry.supported else "no"
-            words = f"the table says {answer}, the program shows the opposite"
-            judged = _Judgement(Verdict.FAIL, [Anomaly("table", Stage.TRACE, words)])
-        if judged.anomalies:
-            first = judged.anomalies[0]
-            named = replace(first, witness=f"in {program.program.name}: {first.witness}")
-            return replace(judged, anomalies=[named, *judged.anomalies[1:]])
-    return judged
-
-
-def _taken(
+def lower_program(
     cell: ProgramCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
-) -> _Judgement:
+) -> Judgement:
     target = TARGETS[cell.topology.platform]
     depth = cell.topology.depth
     wanted, refusal = _wanted(cell, target)
@@ -97,12 +55,12 @@ def _taken(
         what = " and ".join(refusal or {f"{cell.callback.name} on {target.name}": None})
         done = "compiled" if compiled else "lowered"
         words = f"the program was {done}, and {what} must be refused"
-        return _Judgement(Verdict.FAIL, [Anomaly("not refused", Stage.LOWER, words)])
+        return Judgement(Verdict.FAIL, [Anomaly("not refused", Stage.LOWER, words)])
     anomalies = judge_lowered(module, wanted)
     if compiled is not None:
         anomalies += _judge_compiled(compiled, wanted, chosen)
     shown = "compiled" if compiled is not None else "lowered"
-    return _Judgement(Verdict.FAIL if anomalies else Verdict.PASS, anomalies, "" if anomalies else shown)
+    return _judgement(anomalies, shown)
 
 
 def _must_refuse(cell: ProgramCell) -> bool:
@@ -110,13 +68,17 @@ def _must_refuse(cell: ProgramCell) -> bool:
     return cell.device_count > 1 or not cell.callback.partitioned
 
 
-def _refused(error: Exception, refusal: dict[str, Refusal] | None, impossible: Refusal | None) -> _Judgement:
+def _refused(error: Exception, refusal: dict[str, Refusal] | None, impossible: Refusal | None) -> Judgement:
     """The model, or the table of what the platform cannot have, may have said so."""
     expected = {**(refusal or {}), **({"what the platform lacks": impossible} if impossible else {})}
     if not expected:
-        return _Judgement(*judge_error(error, stage_of(error)))
+        return Judgement(*judge_error(error, stage_of(error)))
     anomalies = check_refusal(expected, error)
-    return _Judgement(Verdict.FAIL if anomalies else Verdict.PASS, anomalies, "" if anomalies else "refused")
+    return _judgement(anomalies, REFUSED)
+
+
+def _judgement(anomalies: list[Anomaly], shown: str) -> Judgement:
+    return Judgement(Verdict.FAIL, anomalies) if anomalies else Judgement(shown=shown)
 
 
 def _wanted(cell: ProgramCell, target: PlatformTarget) -> tuple[Wanted, dict[str, Refusal] | None]:

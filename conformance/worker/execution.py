@@ -1,11 +1,11 @@
-"""Run the programs of a cell in this process and judge them."""
+"""Runs a program in this process and judges it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -20,83 +20,47 @@ from ..oracle.history import History, Recorder
 from ..oracle.observations import Observation
 from ..oracle.stages import refusal_of, stage_of, summary
 from ..oracle.verdicts import Outcome, Stage, Verdict
-from ..planning.cells import ProgramCell, TableCell
-from ..spec.callbacks import Refusal, Runs
+from ..planning.cells import ProgramCell
+from ..spec.callbacks import Refusal
 from ..spec.configurations import CONTEXTS, PLACEMENTS
-from ..spec.support_table import GUARANTEED, RETURNS, TableEntry
 from .processes import LATEST_SECONDS
 
+REFUSED = "refused"
 
-def run_cell(
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on a program, and what it rests on."""
+
+    verdict: Verdict = Verdict.PASS
+    anomalies: Sequence[Anomaly] = ()
+    history: History = History(())
+    shown: str = ""
+    """Of a good program: `lowered`, `compiled` or `refused`."""
+
+    @property
+    def is_refused(self) -> bool:
+        return self.shown == REFUSED
+
+    def outcome(self, seconds: float) -> Outcome:
+        if not self.anomalies:
+            return Outcome(self.verdict, None, "", seconds)
+        first = self.anomalies[0]
+        more = f" (and {len(self.anomalies) - 1} more)" if len(self.anomalies) > 1 else ""
+        words, events = f"{first}{more}", [event.as_json() for event in self.history.events]
+        outcome = Outcome(self.verdict, first.stage, words, seconds, events, anomaly=first.kind)
+        return replace(outcome, evidence=first.evidence, cause=first.cause)
+
+
+def run_program(
     cell: ProgramCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
-) -> Outcome:
-    started = time.perf_counter()
-    verdict, anomalies, history = _run(cell, implementation, recorder, devices)
-    outcome = outcome_of(verdict, anomalies, history, time.perf_counter() - started)
-    if not anomalies and not history.events and _is_refused(cell):
-        outcome = replace(outcome, refused=True)
-    return outcome
-
-
-def run_table_cell(
-    cell: TableCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
-) -> Outcome:
-    """Run the programs of an entry until one of them contradicts it."""
-    started = time.perf_counter()
-    for program in cell.programs:
-        verdict, anomalies, history = _run(program, implementation, recorder, devices)
-        if not anomalies:
-            anomalies = _check_entry(cell.entry, program, history)
-            verdict = _verdict(anomalies)
-        if anomalies:
-            first = replace(anomalies[0], witness=f"in {program.program.name}: {anomalies[0].witness}")
-            return outcome_of(verdict, [first, *anomalies[1:]], history, time.perf_counter() - started)
-    return Outcome(Verdict.PASS, seconds=time.perf_counter() - started)
-
-
-def _check_entry(entry: TableEntry, cell: ProgramCell, history: History) -> list[Anomaly]:
-    """Compare the behaviour of a correct program with the table."""
-    if entry.column == RETURNS:
-        shown = cell.callback.returns_new_value
-    elif entry.column == GUARANTEED:
-        ran = any(event.site == "unused" for event in history.events)
-        # A callback without the guarantee may run, unless its result is known to be unused.
-        shown = ran and (entry.supported or cell.callback.runs is Runs.IF_NEEDED)
-    else:
-        shown = not _is_refused(cell)
-    if shown == entry.supported:
-        return []
-    answer = "yes" if entry.supported else "no"
-    return [Anomaly("table", Stage.TRACE, f"the table says {answer}, the program shows the opposite")]
-
-
-def _is_refused(cell: ProgramCell) -> bool:
-    try:
-        _ = cell.prediction
-    except RefusalError:
-        return True
-    return False
-
-
-def outcome_of(verdict: Verdict, anomalies: Sequence[Anomaly], history: History, seconds: float) -> Outcome:
-    if not anomalies:
-        return Outcome(verdict, None, "", seconds)
-    first = anomalies[0]
-    more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
-    words, events = f"{first}{more}", [event.as_json() for event in history.events]
-    outcome = Outcome(verdict, first.stage, words, seconds, events, anomaly=first.kind, evidence=first.evidence)
-    return replace(outcome, cause=first.cause)
-
-
-def _run(
-    cell: ProgramCell, implementation: Implementation, recorder: Recorder, devices: Sequence[jax.Device]
-) -> tuple[Verdict, list[Anomaly], History]:
+) -> Judgement:
     seen, prediction = observed(cell, implementation, recorder, devices)
     history = seen.history
     if seen.refused:
-        return Verdict.PASS, [], history
+        return Judgement(history=history, shown=REFUSED)
     if seen.verdict or prediction is None:
-        return seen.verdict or Verdict.FAIL, [*seen.anomalies], history
+        return Judgement(seen.verdict or Verdict.FAIL, [*seen.anomalies], history)
     values = [parts[0] for parts in seen.results]
 
     def judged(history: History) -> list[Anomaly]:
@@ -109,7 +73,7 @@ def _run(
         time.sleep(LATEST_SECONDS)
         history = recorder.history()
         anomalies = judged(history)
-    return _verdict(anomalies), anomalies, history
+    return Judgement(Verdict.FAIL if anomalies else Verdict.PASS, anomalies, history)
 
 
 def observed(
@@ -182,10 +146,6 @@ def _in_force(cell: ProgramCell, devices: Sequence[jax.Device], recorder: Record
     place = nullcontext() if chosen[0] == devices[0] else jax.default_device(chosen[0])
     with place, configuration():
         yield chosen
-
-
-def _verdict(anomalies: Sequence[Anomaly]) -> Verdict:
-    return Verdict.FAIL if anomalies else Verdict.PASS
 
 
 def judge_error(error: Exception, stage: Stage) -> tuple[Verdict, list[Anomaly]]:

@@ -16,18 +16,17 @@ from typing import Any, TextIO
 
 import jax
 
-from ..cases.harness.running import run_case, try_callback_of
+from ..cases.harness.running import try_callback_of
 from ..implementations import Implementation
 from ..model.worlds import RefusalError
 from ..oracle.history import Recorder
 from ..oracle.observations import Observation, Wanted, judge_together, merged
 from ..oracle.verdicts import Outcome, Verdict
-from ..planning.cells import CaseCell, Cell, NotInReleaseError, ProgramCell, TableCell, UnknownCellError, parse_cell
-from ..spec.depths import Depth
+from ..planning.cells import CaseCell, Cell, NotInReleaseError, ProgramCell, UnknownCellError, parse_cell
 from ..spec.platforms import platform_named
 from ..spec.topology import Topology
-from .aot import take_cell
-from .execution import observed, outcome_of, run_cell, run_table_cell
+from .cells import run_cell
+from .execution import Judgement, observed
 from .processes import TRIAL
 
 START_SECONDS = 100
@@ -97,13 +96,11 @@ class Worker:
     def run(self, cell: Cell, trial: bool = False) -> dict[str, Any]:
         """A trial of a callback is in place of an isolated case."""
         here = self._implementation, self.recorder, self._devices
-        if isinstance(cell, CaseCell):
-            run = try_callback_of if trial else run_case
-            return _outcome(run(cell.case, self._implementation, self._devices))
-        if cell.topology.depth is not Depth.RUN:
-            return _outcome(take_cell(cell, *here))
-        if cell.topology.processes == 1:
-            return _outcome(run_table_cell(cell, *here) if isinstance(cell, TableCell) else run_cell(cell, *here))
+        if trial:
+            assert isinstance(cell, CaseCell)
+            return _outcome(try_callback_of(cell.case, self._implementation, self._devices))
+        if isinstance(cell, CaseCell) or not cell.topology.in_several_processes:
+            return _outcome(run_cell(cell, *here))
         if not isinstance(cell, ProgramCell):
             raise UnknownCellError(f"{cell.id} has no meaning in several processes")
         started = time.perf_counter()
@@ -124,5 +121,5 @@ class Worker:
             predictions = []
         wanted = [Wanted(prediction.events, prediction.results) for prediction in predictions]
         verdict, anomalies = judge_together(wanted, observations, cell.topology.platform, cell.callback.ordered)
-        outcome = outcome_of(verdict, anomalies, merged(observations), 0.0)
+        outcome = Judgement(verdict, anomalies, merged(observations)).outcome(0.0)
         return {**_outcome(outcome), "lost": any(anomaly.kind == "lost" for anomaly in anomalies)}

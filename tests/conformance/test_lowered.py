@@ -20,7 +20,7 @@ from conformance.oracle.lowered_checks import SITE_END, SITE_MARK, Wanted, compi
 from conformance.oracle.verdicts import Verdict
 from conformance.planning.cells import parse_cell
 from conformance.spec.platform_targets import TARGETS
-from conformance.worker.aot import take_cell
+from conformance.worker.cells import run_cell
 from conformance.worker.private_jax import StandIn, lowering_for
 from conformance.worker.stablehlo import read_module
 
@@ -174,7 +174,7 @@ def test_another_program_than_is_wanted_is_found(monkeypatch: Patch) -> None:
     monkeypatch.setattr(hostcb._compat, "annotate", lambda *others: None)
     cell: Any = parse_cell("hostcb/id_tap/pjit/cuda-4dev@lower")
     recorder = Recorder({device.id: index for index, device in enumerate(DEVICES)})
-    outcome = take_cell(cell, load("hostcb"), recorder, DEVICES)
+    outcome = run_cell(cell, load("hostcb"), recorder, DEVICES)
     assert (outcome.verdict, outcome.anomaly) == (Verdict.FAIL, "sharding"), outcome.reason
 
 

@@ -27,7 +27,7 @@ from conformance.implementations import load
 from conformance.oracle.history import Recorder
 from conformance.planning.cells import Plan, ProgramCell, parse_cell
 from conformance.standalone.programs import standalone_program
-from conformance.worker.execution import run_cell
+from conformance.worker.cells import run_cell
 
 pytestmark = pytest.mark.contract("C5")
 

@@ -18,17 +18,17 @@ from suite_runs import DEADLINE, ran
 
 from conformance.cases.failures.misbehaving import Misbehaving
 from conformance.cases.harness.hosts import Host, add_one
-from conformance.cases.harness.running import run_case
 from conformance.implementations import load
 from conformance.implementations.external import _OfBuffers
 from conformance.implementations.jax import NAMESPACE, Jax
 from conformance.implementations.payloads import DataPayload, Payload, ProgramFunction
 from conformance.oracle.history import Recorder
 from conformance.oracle.verdicts import Verdict
-from conformance.planning.cells import CaseCell, TableCell, parse_cell
+from conformance.planning.cells import TableCell, parse_cell
 from conformance.spec.callbacks import HOST_CALLBACKS
 from conformance.spec.data import DataKind, flatten
-from conformance.worker.execution import _parts, run_cell, run_table_cell
+from conformance.worker.cells import run_cell
+from conformance.worker.execution import _parts
 from conformance.worker.private_jax import several_times
 from conformance.worker.transport import last_words
 
@@ -76,11 +76,8 @@ def test_a_broken_callback_is_caught(name: str, devices: list[jax.Device]) -> No
     names, witness = BROKEN[name]
     implementation = Jax(SimpleNamespace(**{**vars(NAMESPACE), **names}))
     cell: Any = parse_cell(f"jax/{name}/cpu-8dev")
-    if isinstance(cell, CaseCell):
-        outcome = run_case(cell.case, implementation, devices)
-    else:
-        recorder = Recorder({device.id: index for index, device in enumerate(devices)})
-        outcome = run_cell(cell, implementation, recorder, devices)
+    recorder = Recorder({device.id: index for index, device in enumerate(devices)})
+    outcome = run_cell(cell, implementation, recorder, devices)
     assert outcome.verdict is Verdict.FAIL
     assert witness in outcome.reason
 
@@ -91,7 +88,7 @@ def test_a_wrong_entry_of_the_table_is_found(name: str, devices: list[jax.Device
     assert isinstance(cell, TableCell)
     wrong = replace(cell, entry=replace(cell.entry, supported=not cell.entry.supported))
     for tried, verdict in ((cell, Verdict.PASS), (wrong, Verdict.FAIL)):
-        assert run_table_cell(tried, load("jax"), Recorder(), devices).verdict is verdict
+        assert run_cell(tried, load("jax"), Recorder(), devices).verdict is verdict
 
 
 # Data.

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..bisecting.line import tell
 from ..engine.options import ConflictingOptionsError
-from ..engine.progress import Progress
 from ..expectations.entries import Expectation, load_expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..releases.environments import Installer, Release, ReleaseError
@@ -73,7 +72,6 @@ def main(options: argparse.Namespace) -> int:
     problems: list[str] = []
     with running(options, Outcome.from_json) as (installer, journal):
         releases = releases_of(options.versions, installer)
-        progress = Progress(len(releases) * len(cells), what="run", unwanted="not passed")
         try:
             for place, release in enumerate(releases, 1):
                 tell(f"JAX {release.label}, {place} of {len(releases)} releases")
@@ -82,7 +80,6 @@ def main(options: argparse.Namespace) -> int:
                         outcomes[release, cell] = outcome
                         if outcome.verdict is Verdict.HARNESS_ERROR:
                             problems.append(f"{cell} with {release.label}: the suite failed: {outcome.reason}")
-                        progress.advance(outcome.verdict is Verdict.PASS)
                 except ReleaseError as error:
                     problems.append(f"{release.label} was not tried to the end: {error}")
                 # The next environment has its disk.

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engine.options import HOSTS, VERBOSE, RunOptions, add_running, add_selection
+from ..engine.options import HOSTS, RunOptions, add_running, add_selection
 from ..engine.requirements import require_pytest
 from ..engine.results_folder.locking import FolderLock
 from ..reports.files import write
@@ -96,10 +96,9 @@ def show(report: Report, options: RunOptions) -> int:
         except OSError as error:
             report.problems.append(f"{page} could not be written: {error.strerror}")
             page = None
-    why = options.chosen or not {*VERBOSE}.isdisjoint(options.pytest_options)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     go_on = _resuming() if report.left else ""
-    print(report.summary(page=page, go_on=go_on, known=why, colour=colour))
+    print(report.summary(page=page, go_on=go_on, known=options.chosen, colour=colour))
     if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) and report.exit_code != UNUSABLE:
         # In a job of GitHub Actions, the report is on the page of the job.
         with Path(summary).open("a", encoding="utf-8", errors="backslashreplace") as file:

@@ -88,7 +88,7 @@ class CellRunner:
 
         Each such case would cost a process. So its callback is tried in a shared one, once for each layout.
         """
-        if task.topology.platform == "cpu" or task.in_several_processes:
+        if task.topology.platform == "cpu" or task.topology.in_several_processes:
             return None
         implementation, callback, program, topology = task.id.split("/")
         key = (implementation, callback, program.rpartition(".")[2], topology)

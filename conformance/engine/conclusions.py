@@ -45,11 +45,6 @@ class Conclusion:
         )
 
 
-def run_once(task: Task, runner: CellRunner) -> Conclusion:
-    outcome, _ = runner.run(task)
-    return Conclusion(outcome)
-
-
 def run_with_second_chance(task: Task, runner: CellRunner, expectations: Expectations) -> Conclusion:
     """Run a cell. If the outcome is unexpected, run it alone, and if that is good, again after the cells before it."""
     first, preceding = runner.run(task)

@@ -38,9 +38,6 @@ SELECTION = RESULTS / "selection"
 SELECTING = ("-k", "-m", "--lf", "--last-failed", "--deselect", "--sw", "--stepwise")
 """Options of pytest after which only some of the cells run."""
 
-VERBOSE = ("-v", "-vv", "-vvv", "--verbose")
-"""Options with which pytest has a line for each cell."""
-
 
 @dataclass(frozen=True)
 class Shard:

@@ -29,7 +29,7 @@ from ..spec.topology import parse_topology
 from ..spec.versions import HOSTCB_NEEDS, version_matches
 from .depths import Chosen, choose
 from .machines.shards import shard_of
-from .options import AUTO, FILE_ENDING, IMPLEMENTATIONS, SELECTION, ConflictingOptionsError, RunOptions
+from .options import AUTO, FILE_ENDING, HOSTS, IMPLEMENTATIONS, SELECTION, ConflictingOptionsError, RunOptions
 from .run import Run, task_of
 
 SUPPORTED = HOSTCB_NEEDS
@@ -45,6 +45,9 @@ def prepare(options: RunOptions) -> Run:
         options, whole = whole_plan_of(options)
         selection = whole.on_this_release().select(options.patterns)
         needed = _required(options, whole)
+    if (options.cells or options.topologies) and options.spread != HOSTS:
+        # Without the devices or the compiler nothing begins, and the files of the last run stay.
+        choose(options.platform, options.depth)
     refuse_full_results(options)
     jax_version = importlib.metadata.version("jax")
     files = _expectation_files(options, jax_version)

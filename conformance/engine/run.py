@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,20 +15,15 @@ from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import CaseCell, Cell, Plan
 from ..reports.journal import Journal, lines_of
-from ..reports.provenance import Provenance
+from ..reports.provenance import Provenance, plan_digest
 from ..reports.report import Report
 from ..reports.results import NOTHING_RAN
 from ..spec.depths import Depth
 from ..spec.platforms import platform_named
 from ..spec.suite import versions
-from ..spec.topology import WrongPlatformError
 from ..worker.transport import Cluster
 from .conclusions import Conclusion, conclude_repeated
-from .machines.shards import digest
-from .options import VERBOSE, PytestOptionsError, RunOptions
-from .progress import Progress
-from .requirements import require_pytest
-from .results_folder.last_run import LastRun
+from .options import PytestOptionsError, RunOptions
 from .results_folder.resuming import Past, begin, past_of
 from .tasks import Setup, Task
 
@@ -60,7 +55,6 @@ class Run:
         self._past = Past()
         self._resumed = False
         self._journal: Journal | None = None
-        self._last: LastRun | None = None
         depth = Depth(options.depth)
         expectations = expectations.applicable(jax_version).at(depth)
         found_versions = versions(cell.implementation for cell in whole)
@@ -72,7 +66,7 @@ class Run:
         self._report.lacking = selection.lacking
         self._report.fields = {"versions": found_versions, "options": options.of_cells, **_shard_fields(options, whole)}
         self._header = {
-            "selection": digest(cell.id for cell in self.cells),
+            "selection": plan_digest(cell.id for cell in self.cells),
             "shard": str(options.shard) if options.shard else None,
             "versions": found_versions,
             "options": options.of_cells,
@@ -84,20 +78,23 @@ class Run:
             f"the expectation {pattern!r} matches no planned cell" for pattern in self._report.stale_expectations
         ]
         self._conclusions: dict[str, Conclusion] = {}
-        self._progress: Progress | None = None
         self._started = time.monotonic()
 
     def resume(self) -> None:
         """Go on with the run in the results folder, from its journal."""
-        if self.options.results.is_dir():
-            LastRun(self.options.results, self._journal_name)
-        path = self.options.results / self._journal_name
-        self._past = past_of(path, self._header, self._report.expectations, [cell.id for cell in self.cells])
+        self._past = past_of(
+            self._journal_path, self._header, self._report.expectations, [cell.id for cell in self.cells]
+        )
         self._resumed = True
 
     @property
-    def _journal_name(self) -> str:
-        return f"journal-{self.options.name}.jsonl"
+    def _journal_path(self) -> Path:
+        return self.options.results / f"journal-{self.options.name}.jsonl"
+
+    @property
+    def _old_journal(self) -> Path:
+        """The journal of the last run, until a cell has begun."""
+        return self._journal_path.with_suffix(".last")
 
     @property
     def tasks(self) -> list[Task]:
@@ -106,13 +103,16 @@ class Run:
         return [task_of(cell, self.options.deadline) for cell in self.cells if cell.id not in concluded]
 
     def setup(self, workers: int) -> Setup:
-        """The setup of the engine; this also puts away the files of an earlier run in the results folder."""
+        """The setup of the engine; this also removes the logs of an earlier run in the results folder."""
         self._started = time.monotonic()
         self.options.results.mkdir(parents=True, exist_ok=True)
-        self._last = LastRun(self.options.results, self._journal_name)
-        if not self._resumed:
-            self._last.put_away()
-        setup = setup_in(self.options.results, self._journal_name, self.tasks)
+        if self._resumed:
+            self._old_journal.unlink(missing_ok=True)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                self._journal_path.rename(self._old_journal)
+            clear(self.options.results, self._journal_path.name)
+        setup = setup_in(self.options.results, self._journal_path.name, self.tasks)
         begin(setup.journal, self._header, self._past)
         self._journal = Journal(setup.journal)
         return replace(
@@ -130,13 +130,6 @@ class Run:
         if cell_id not in self._conclusions or not status.acceptable:
             self._conclusions[cell_id] = conclusion
             self._write(event="concluded", cell=cell_id, **conclusion.as_json())
-        if self._progress:
-            self._progress.advance(status.acceptable)
-
-    def show_progress(self, workers: int) -> None:
-        """Print from now on how far the run is."""
-        tasks = len(self.tasks)
-        self._progress = Progress(tasks, min(workers, tasks))
 
     def finish(self, controller: Controller | None) -> Report:
         """Write the report after the end of all cells."""
@@ -162,8 +155,6 @@ class Run:
         conclusions = self._in_journal(controller.setup.journal) | self._conclusions
         self._write(event="finished")
         self.leave()
-        if controller.refusals and not self._conclusions:
-            raise WrongPlatformError(controller.refusals[0])
         never_run = _NEVER_RUN
         if controller.stopped:
             controller.gaps.append(controller.stopped)
@@ -182,11 +173,14 @@ class Run:
                 report.add(cell, found.outcome, found.attempts, found.preceding_cells, found.repetition)
 
     def leave(self) -> None:
-        """Close the journal, and bring back what `setup` has put away if nothing ran."""
+        """Close the journal, and bring back that of the last run if nothing ran: its results are still there."""
         if self._journal:
             self._journal.close()
-        if self._last:
-            self._last.settle()
+        if self._old_journal.exists() and not any(
+            one["event"] == "begin" for one in lines_of(self._journal_path, "event")
+        ):
+            self._old_journal.rename(self._journal_path)
+        self._old_journal.unlink(missing_ok=True)
 
     def _in_journal(self, journal: Path) -> dict[str, Conclusion]:
         """Conclusions for cells without one in an interrupted run: from the first run, or from all that ended."""
@@ -218,16 +212,12 @@ def run(prepared: Run, workers: int, cluster: Cluster | None = None) -> Report:
     options.results.mkdir(parents=True, exist_ok=True)
     if not prepared.cells:
         return prepared.finish(None)
-    require_pytest(workers)
     # Imported here, because planning and listing cells does not need pytest.
     from .execution import execute
 
     try:
         setup = replace(prepared.setup(workers), cluster=cluster)
-        quiet = not (sys.stdout.isatty() or {*VERBOSE} & {*options.pytest_options})
-        if quiet:
-            prepared.show_progress(workers)
-        controller = execute(setup, workers, prepared.concluded, quiet=quiet)
+        controller = execute(setup, workers, prepared.concluded)
     except PytestOptionsError:
         prepared.leave()
         raise
@@ -261,7 +251,7 @@ def _shard_fields(options: RunOptions, whole: Sequence[Cell]) -> dict[str, Any]:
         return {}
     selection = {
         "count": len(whole),
-        "hash": digest(cell.id for cell in whole),
+        "hash": plan_digest(cell.id for cell in whole),
         # All of them: who has only the other shards can say which cells are missing.
         "cells": {cell.id: " ".join(cell.promises) for cell in whole},
     }

@@ -36,10 +36,6 @@ class Task:
     def kind(self) -> Kind:
         return self.implementation, self.topology, self.xla_flags
 
-    @property
-    def in_several_processes(self) -> bool:
-        return self.topology.in_several_processes
-
 
 def in_running_order(tasks: Iterable[Task], processes: int = 1) -> list[Task]:
     """First the cells that kill most mutants, then those with a process of their own, then cells of one kind together.
@@ -64,8 +60,7 @@ def in_running_order(tasks: Iterable[Task], processes: int = 1) -> list[Task]:
             by_kind.setdefault(task.kind, []).append(task)
     first.sort(key=lambda task: place_of(task.id) or 0)
     isolated.sort(key=lambda task: -task.deadline)
-    kinds = [*by_kind.values()]
-    kinds.sort(key=lambda of_kind: -of_kind[0].topology.processes)
+    kinds = sorted(by_kind.values(), key=lambda of_kind: -of_kind[0].topology.processes)
     together = [task for of_kind in kinds for task in of_kind]
     every = [*first, *isolated, *together]
     waits_beside_others = processes > 1 and all(task.topology.platform == "cpu" for task in every)

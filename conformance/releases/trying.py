@@ -43,7 +43,7 @@ def _outcome(environment: Environment, runner: CellRunner, task: Task) -> Outcom
     lacking = why_unknown(task.xla_flags, environment.jaxlib)
     if task.implementation == "hostcb" and not version_matches(environment.jax, HOSTCB_NEEDS):
         lacking = f"hostcb needs JAX {HOSTCB_NEEDS.removeprefix('>=')} or newer"
-    if task.in_several_processes:
+    if task.topology.in_several_processes:
         lacking = "several processes of one cell have the interpreter of the command: `run` in that release has it"
     try:
         if lacking:

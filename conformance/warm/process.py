@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from ..spec.package import module
-from .ending import Child, Process
+from .ending import Child, Process, wait
 from .environment import fixed
 
 COLD = "HOSTCB_CONFORMANCE_COLD"
@@ -107,9 +107,7 @@ class Fork:
         self.stdout = os.fdopen(pipes[1], "rb") if 1 in pipes else None
 
     def poll(self) -> int | None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.wait(0.0)
-        return self.returncode
+        return wait(self, 0.0)
 
     def wait(self, timeout: float | None = None) -> int:
         until = None if timeout is None else time.monotonic() + timeout

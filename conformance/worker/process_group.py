@@ -41,9 +41,6 @@ ONE_SIDED = 20.0
 """After the program has failed in one process, the others have so many seconds to end theirs."""
 
 
-LONGEST_WORDS = 4000
-
-
 class ProcessGroup:
     """Processes that run each cell together. `run` never raises because a cell crashes or hangs."""
 
@@ -268,7 +265,7 @@ class ProcessGroup:
             # What follows the stacks that are shown is more of them.
             words = last_words(written.partition(stacks)[0] if stacks else written)
             words = f"process {rank}: {words}" if self._several else words
-            words_of_all.append(words + (f"; stacks:\n{stacks[:LONGEST_WORDS]}" if stacks else ""))
+            words_of_all.append(words + (f"; stacks:\n{stacks}" if stacks else ""))
         return "\n".join(words_of_all)
 
 
@@ -303,7 +300,7 @@ def start_group(
     arguments = [topology.name, *([implementation] if implementation else [])]
     if not topology.in_several_processes:
         start = Start(arguments, changed, absent)
-        return ProcessGroup(topology.name, [LocalTransport.of(start, log, python.executable if python else None)])
+        return ProcessGroup(topology.name, [LocalTransport(start, log, python.executable if python else None)])
     port, address = (None, cluster.coordinator_address) if cluster else _held_port()
     starts = [
         Start([*arguments, "--process", str(rank), "--coordinator", address], changed, absent)
@@ -312,7 +309,7 @@ def start_group(
     if cluster:
         return ProcessGroup(topology.name, cluster.start(starts))
     logs = (log.with_name(f"{log.stem}.process-{rank}{log.suffix}") for rank in range(topology.processes))
-    return ProcessGroup(topology.name, [*map(LocalTransport.of, starts, logs)], port)
+    return ProcessGroup(topology.name, [*map(LocalTransport, starts, logs)], port)
 
 
 def _held_port() -> tuple[socket.socket, str]:

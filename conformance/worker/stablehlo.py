@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,6 @@ from ..oracle.lowered_checks import SITE_END, SITE_MARK
 _OF_STABLEHLO = ("custom_call", "send", "recv", "create_token", "after_all", "optimization_barrier", "return")
 _READ = {*(f"stablehlo.{name}" for name in _OF_STABLEHLO), "sdy.return", "func.return", "func.call"}
 """Beside operations with regions; the others compute, and do nothing with tokens."""
-
 
 _CONFIGURATIONS = ("mhlo.backend_config", "backend_config")
 """What holds the attributes of a custom call: JAX writes the first, since the second takes a text alone."""
@@ -42,10 +42,7 @@ class _Reader:
                 functions[one.attributes["sym_name"].value] = self._block(one.regions[0].blocks[0])
         attributes = self._module.operation.attributes
         counts = [attributes[name].value for name in ("mhlo.num_partitions", "mhlo.num_replicas") if name in attributes]
-        devices = 1
-        for count in counts:
-            devices *= count
-        return Module(functions, devices, callbacks)
+        return Module(functions, math.prod(counts), callbacks)
 
     def _block(self, block: Any) -> Block:
         arguments = tuple(self._value(value) for value in block.arguments)

@@ -8,10 +8,10 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from ..warm import ending
 from ..warm.process import start as start_process
@@ -79,30 +79,21 @@ class Cluster(Protocol):
 
 
 class LocalTransport:
-    def __init__(self, start: Callable[[IO[bytes]], ending.Process], log: Path) -> None:
-        """Start a process, which receives its standard error, and has pipes for its commands and its reports."""
+    def __init__(self, start: Start, log: Path, python: Path | None = None) -> None:
+        """Start a worker, by default with this process's own interpreter; the log gets its standard error."""
+        inherited = {name: value for name, value in os.environ.items() if name not in start.absent}
+        environment = {**inherited, **start.environment}
         self._log = log
         with log.open("ab") as stderr:
             self._marked = stderr.tell()
-            self._process = start(stderr)
+            streams = subprocess.PIPE, subprocess.PIPE, stderr
+            # Ctrl-C must reach only the run, which ends its workers itself.
+            self._process = start_process(WORKER, start.arguments, environment, streams, session=True, python=python)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._commands, self._reports = self._process.stdin, self._process.stdout
         os.set_blocking(self._reports.fileno(), False)
         self._unread = b""
-
-    @staticmethod
-    def of(start: Start, log: Path, python: Path | None = None) -> LocalTransport:
-        """Start a worker, by default with this process's own interpreter."""
-        inherited = {name: value for name, value in os.environ.items() if name not in start.absent}
-        environment = {**inherited, **start.environment}
-
-        def begin(stderr: IO[bytes]) -> ending.Process:
-            streams = subprocess.PIPE, subprocess.PIPE, stderr
-            # Ctrl-C must reach only the run, which ends its workers itself.
-            return start_process(WORKER, start.arguments, environment, streams, session=True, python=python)
-
-        return LocalTransport(begin, log)
 
     @property
     def pid(self) -> int:
@@ -121,11 +112,12 @@ class LocalTransport:
         try:
             while received := os.read(self.fileno(), 1 << 16):
                 self._unread += received
+            ended = True
         except BlockingIOError:
-            *lines, self._unread = self._unread.split(b"\n")
-            return [json.loads(line) for line in lines]
+            ended = False
         *lines, self._unread = self._unread.split(b"\n")
-        return [json.loads(line) for line in lines] or None
+        found = [json.loads(line) for line in lines]
+        return None if ended and not found else found
 
     def mark(self) -> None:
         self._marked = self._log.stat().st_size

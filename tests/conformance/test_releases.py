@@ -160,7 +160,7 @@ def test_a_table_says_what_changed_when_and_goes_on(
     # What ran before is not run again.
     assert ran == [("0.7.0", cell) for cell in CELLS]
     assert "ERROR: 0.7.1 was not tried to the end: JAX 0.7.1 cannot be installed: " in said.err
-    assert "12 runs; the first" in said.err and "JAX 0.7.0, 2 of 3 releases\n" in said.err
+    assert "JAX 0.7.0, 2 of 3 releases\n" in said.err
     # Where releases are named, those between them may show more; of an open range, this Python has no newer ones.
     assert table("0.6.0", "0.6.2", "--resume") == 0
     between = f"\nthe releases between: {COMMAND} bisect {CELLS[0]} --good 0.6.0 --bad 0.6.2 --find-links {wheels}\n"

@@ -71,7 +71,7 @@ def test_a_run_in_processes_of_xdist(tmp_path: Path) -> None:
     assert found == dict.fromkeys(found, ("pass", 1)) | {
         "DIES_IN_CALL/call": ("crash(SIGABRT)", 2),
         "SLEEPS_IN_CALL/call": ("hang", 2),
-        "KILLS_PYTEST/call": ("pass", found["KILLS_PYTEST/call"][1]),
+        "KILLS_PYTEST/call": ("missing", 0),
     }
     assert "Fatal Python error: Aborted" in cell["DIES_IN_CALL/call"]["witness"]
     assert "in disturb" in cell["SLEEPS_IN_CALL/call"]["witness"]
@@ -80,10 +80,9 @@ def test_a_run_in_processes_of_xdist(tmp_path: Path) -> None:
     (problem,) = results["problems"]
     assert "KILLS_PYTEST/call/eager/cpu-1dev" in problem
     # Progress is shown without a terminal, and the job has the report.
-    first, then, *_, last = troubled.stderr.splitlines()
+    first, then, *_ = troubled.stderr.splitlines()
     assert first.startswith("8 cells on 2 workers;")
     assert re.match(r"1/8 cells, \d not as expected$", then), "the first result is shown at once"
-    assert re.match(r"8/8 cells, (\d) not as expected", last), troubled.stderr
     assert summary.read_text().startswith("What the job said before.\n# Conformance on cpu: NOT as expected\n")
 
 
@@ -188,7 +187,7 @@ def test_nothing_that_was_tested_is_an_error(tmp_path: Path, capsys: Capture, mo
     monkeypatch.setattr(Topology, "environment", lambda self, inherited, *_: {**inherited, "JAX_PLATFORMS": "cpu"})
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
     assert main([*common, "--cell", "hostcb/id_tap/jit/cpu-4dev"]) == 2
-    assert "asked for 4 cpu devices, JAX found 2 cpu" in capsys.readouterr().err
+    assert "asked for 4 cpu devices, JAX found 2 cpu" in capsys.readouterr().out
 
 
 def test_a_full_disk(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:

@@ -6,7 +6,6 @@ A Dask worker imports this module, and neither JAX nor pytest. Its shards run `c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -25,9 +24,6 @@ from ...warm.ending import Child, end
 
 STOP_SECONDS = 10.0
 """A shard that is asked to end may write its results for so long."""
-
-TURN_SECONDS = 0.5
-"""How often a shard that waits for its turn looks whether anybody still wants it."""
 
 
 class ShardError(Exception):
@@ -49,6 +45,7 @@ class Command:
 
 
 _turn = threading.Lock()
+"""Shards take turns, so that no other one takes time from the deadlines of cells."""
 _stopped: set[str] = set()
 _processes: dict[str, Child] = {}
 """The process of each command in this Dask worker."""
@@ -70,7 +67,7 @@ def run_shard(command: Command, shard: str) -> dict[str, str]:
 
     check_versions(command)
     last = "it wrote nothing"
-    with _in_turn(command.name), tempfile.TemporaryDirectory(prefix="conformance-") as name:
+    with _turn, tempfile.TemporaryDirectory(prefix="conformance-") as name:
         results = Path(name) / "results"
         for line in _lines(command, {**_with_files(command, Path(name)), "shard": shard, "results": str(results)}):
             last = line or last
@@ -92,22 +89,6 @@ def _with_files(command: Command, folder: Path) -> dict[str, Any]:
     return own
 
 
-@contextlib.contextmanager
-def _in_turn(command: str) -> Iterator[None]:
-    """Shards take turns, so that no other one takes time from the deadlines of cells."""
-    while not _turn.acquire(timeout=TURN_SECONDS):
-        _go_on(command)
-    try:
-        yield
-    finally:
-        _turn.release()
-
-
-def _go_on(command: str) -> None:
-    if command in _stopped:
-        raise ShardError("nobody waits for this any more")
-
-
 def _lines(command: Command, options: Mapping[str, Any]) -> Iterator[str]:
     process = Child(
         [sys.executable, "-m", f"{PACKAGE}.cli.shard", json.dumps(options)],
@@ -119,8 +100,9 @@ def _lines(command: Command, options: Mapping[str, Any]) -> Iterator[str]:
     )
     _processes[command.name] = process
     try:
-        # It may have been stopped just before.
-        _go_on(command.name)
+        # It may have been stopped just before, or while it waited for its turn.
+        if command.name in _stopped:
+            raise ShardError("nobody waits for this any more")
         assert process.stdout is not None
         for line in process.stdout:
             yield line.decode(errors="replace").rstrip()

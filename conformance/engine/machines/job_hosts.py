@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,6 @@ PORT_DISTANCE = 4096
 
 KEY = "HOSTCB_CONFORMANCE_KEY"
 PORT = "HOSTCB_CONFORMANCE_PORT"
-
-ANSWER_SECONDS = 10.0
 
 
 class ClusterError(CommandError):
@@ -133,7 +131,7 @@ class Coordinator:
     def start(self, starts: Sequence[Start]) -> Sequence[Transport]:
         """Start the processes of a group, the first one here."""
         folder = Path(tempfile.mkdtemp(prefix="conformance-"))
-        transports: list[Transport] = [LocalTransport.of(_on_own_host(starts[0]), folder / "worker.log")]
+        transports: list[Transport] = [LocalTransport(_on_own_host(starts[0]), folder / "worker.log")]
         for rank, one in enumerate(starts[1:], 1):
             if rank not in self._connections:
                 raise WorkerStartError(f"the host of process {rank} is gone")
@@ -164,7 +162,7 @@ class _RemoteTransport:
         self._lines: list[dict[str, Any]] = []
         self._status: int | None = None
         self._ended = False
-        self._text: str | None = None
+        self._text = ""
         self._tell(
             "start", arguments=list(start.arguments), environment=dict(start.environment), absent=[*start.absent]
         )
@@ -182,10 +180,8 @@ class _RemoteTransport:
                     continue
                 if "line" in message:
                     self._lines.append(message["line"])
-                elif "written" in message:
-                    self._text = message["written"]
                 else:
-                    self._ended, self._status = True, message["ended"]
+                    self._ended, self._status, self._text = True, message["ended"], message["written"]
         except (EOFError, OSError):
             self._ended, self._text = True, "its host is gone"
 
@@ -217,15 +213,8 @@ class _RemoteTransport:
         return self._status
 
     def written(self) -> str:
-        if self._text is None:
-            self._tell("written")
-            until = time.monotonic() + ANSWER_SECONDS
-            while self._text is None and time.monotonic() < until:
-                with contextlib.suppress(OSError):
-                    self._connection.poll(0.1)
-                self._read()
-        text, self._text = self._text or "", None
-        return text
+        """It comes with the end, before which nobody asks."""
+        return self._text
 
 
 def serve(place: Place, plan: str) -> int:
@@ -240,10 +229,7 @@ def _connected(place: Place) -> Connection:
     until = time.monotonic() + JOIN_SECONDS
     while True:
         try:
-            connection = Connection(socket.create_connection(place.address, ANSWER_SECONDS).detach())
-            os.set_blocking(connection.fileno(), True)
-            answer_challenge(connection, place.key)
-            deliver_challenge(connection, place.key)
+            return Client(place.address, authkey=place.key)
         except (OSError, EOFError) as error:
             if time.monotonic() > until:
                 host, port = place.address
@@ -251,8 +237,6 @@ def _connected(place: Place) -> Connection:
             time.sleep(0.2)
         except AuthenticationError as error:
             raise ClusterError(f"the job's first process has another key: set the same {KEY} on every host") from error
-        else:
-            return connection
 
 
 class _Host:
@@ -285,14 +269,12 @@ class _Host:
             self._forget()
             self._number = message["of"]
             start = Start(message["arguments"], message["environment"], message["absent"])
-            self._transport = LocalTransport.of(start, self._folder / "worker.log")
+            self._transport = LocalTransport(start, self._folder / "worker.log")
             self._selector.register(self._transport, selectors.EVENT_READ)
         elif self._transport is None or message["of"] != self._number:
             return
         elif message["do"] == "send":
             self._transport.send(message["command"])
-        elif message["do"] == "written":
-            self._say(written=self._transport.written())
         elif message["do"] == "close":
             self._forget()
         elif message["do"] in ("mark", "show_stacks", "finish", "kill"):
@@ -305,7 +287,7 @@ class _Host:
             self._say(line=line)
         if reports is None:
             self._selector.unregister(self._transport)
-            self._say(ended=self._transport.wait(EXIT_DEADLINE))
+            self._say(ended=self._transport.wait(EXIT_DEADLINE), written=self._transport.written())
 
     def _say(self, **message: Any) -> None:
         _send(self._connection, {"of": self._number, **message})

@@ -6,7 +6,6 @@ asking the others. This module does not import JAX.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterable
 
@@ -15,11 +14,6 @@ from ..tasks import Task
 
 PROCESS_START = 2.0
 """The seconds from the start of a worker process to its first cell: an isolated cell has one of its own."""
-
-
-def digest(ids: Iterable[str]) -> str:
-    """A name for a selection of cells; their order does not matter."""
-    return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:16]
 
 
 def estimate(task: Task) -> float:

@@ -22,17 +22,16 @@ CONTROLLER = "conformance-controller"
 
 
 class Controller:
+    __name__ = CONTROLLER
+    """Under which pytest registers it, and the plugin looks it up."""
+
     def __init__(self, setup: Setup, concluded: Callable[[str, Conclusion], None]) -> None:
         self.setup = setup
         self.stats = WorkerStats()
-        self.refusals: list[str] = []
-        """The reasons why requested devices are missing."""
         self.problems: list[str] = []
         """The problems of the run as a whole."""
         self.gaps: list[str] = []
         """Those problems that only say why cells did not run: a later run of these cells solves them."""
-        self.lost: list[str] = []
-        """Cells whose pytest process ended while it ran them."""
         self.deselected: set[str] = set()
         """The cells that pytest left out, as its options ask for."""
         self._concluded = concluded
@@ -80,11 +79,8 @@ class Controller:
     def read(self, message: dict[str, Any]) -> None:
         """What one cell has shown, from a process that ran it."""
         self.note(WorkerStats(**message["stats"]))
-        refusal, problem = message.get("refusal"), message.get("no_start")
+        problem = message.get("no_start")
         # Every cell with the same problem reports it.
-        if refusal and refusal not in self.refusals:
-            self.refusals.append(refusal)
-            self.gaps.append(refusal)
         if problem and problem not in self.gaps:
             self.gaps.append(problem)
         if conclusion := message.get("conclusion"):
@@ -109,7 +105,8 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
-        self.lost.append(crashitem.partition("::")[2])
+        # The cell runs in another process, so this end shows nothing about it.
+        self.gaps.append(f"a pytest process ended while it ran {crashitem.partition('::')[2]}")
 
     def pytest_keyboard_interrupt(self) -> None:
         """End the other processes at once: their results so far are here, and their present cells may take minutes."""

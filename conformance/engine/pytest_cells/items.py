@@ -15,7 +15,7 @@ from ...reports.journal import Journal
 from ...spec.topology import WrongPlatformError
 from ...worker.processes import WorkerStartError
 from ..cell_runner import CellRunner, WorkerStats
-from ..conclusions import Conclusion, run_once, run_repeatedly, run_with_second_chance
+from ..conclusions import Conclusion, run_repeatedly, run_with_second_chance
 from ..tasks import Setup, Task
 from .exclusive import Turns, runs_exclusively
 
@@ -50,7 +50,7 @@ class CellsRun:
         if self._repeat > 1:
             return run_repeatedly(task, self._runner, self.expectations, self._repeat)
         if not self._judged or not self._reruns_left:
-            return run_once(task, self._runner)
+            return Conclusion(self._runner.run(task)[0])
         conclusion = run_with_second_chance(task, self._runner, self.expectations)
         self._reruns_left -= conclusion.attempts > 1
         return conclusion
@@ -88,10 +88,7 @@ class CellItem(pytest.Item):
         try:
             conclusion = self._cells.run(self._task)
             message["conclusion"] = conclusion.as_json()
-        except WrongPlatformError as error:
-            message["refusal"] = str(error)
-            raise
-        except WorkerStartError as error:
+        except (WorkerStartError, WrongPlatformError) as error:
             message["no_start"] = str(error)
             raise
         except OSError as error:

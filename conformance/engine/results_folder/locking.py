@@ -29,7 +29,9 @@ class FolderLock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        if self._file:
+            # The file stays: another process may wait with it open, and would hold a file that nobody else finds.
+            self._file.close()
 
     def acquire(self) -> None:
         """Make the folder if it is not there, and hold it; raises `CommandError`."""
@@ -58,9 +60,3 @@ class FolderLock:
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
             file.flush()
-
-    def release(self) -> None:
-        if self._file:
-            # The file stays: another process may wait with it open, and would hold a file that nobody else finds.
-            self._file.close()
-            self._file = None

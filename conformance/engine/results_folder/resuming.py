@@ -46,15 +46,12 @@ class Past:
     @property
     def given_up(self) -> dict[str, Conclusion]:
         """The cells that do not run again."""
+        why = (
+            "it was in flight {} times when the run was killed or its machine stopped, so it was not run again;"
+            " --resume after the end of the run runs it"
+        )
         return {
-            cell: Conclusion(
-                Outcome(
-                    Verdict.MISSING,
-                    reason=f"it was in flight {flights} times when the run was killed or its machine stopped, so it was"
-                    " not run again; --resume after the end of the run runs it",
-                ),
-                attempts=flights,
-            )
+            cell: Conclusion(Outcome(Verdict.MISSING, reason=why.format(flights)), attempts=flights)
             for cell, flights in self.flights.items()
             if flights >= MOST_FLIGHTS
         }
@@ -90,12 +87,6 @@ def begin(path: Path, header: Mapping[str, Any], past: Past) -> None:
     new = path.with_name(f"{path.name}.new")
     new.write_text("".join(json.dumps(line) + "\n" for line in lines))
     os.replace(new, path)
-
-
-def is_unfinished(path: Path) -> bool:
-    """Whether this is the journal of a run that was killed after it had begun a cell."""
-    found = {event["event"] for event in lines_of(path, "event")}
-    return "header" in found and bool(found & {"begin", "carried", "concluded"}) and "finished" not in found
 
 
 def past_of(path: Path, header: Mapping[str, Any], expectations: Expectations, cells: Sequence[str]) -> Past:

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..engine.options import ConflictingOptionsError, RunOptions, add_selection
@@ -86,17 +86,10 @@ def _described(options: RunOptions) -> str:
 
 
 def _of_platform(platform: Platform) -> list[str]:
-    found = {
-        "registered with JAX as": platform.registered,
-        "its devices call themselves": " or ".join(platform.devices),
-        "the version of its runtime has": " or ".join(platform.version),
-        "environment": " ".join(f"{name}={value}" for name, value in platform.environment.items()),
-        "XLA_FLAGS": " ".join(platform.xla_flags),
-        "modules": ", ".join(platform.modules),
-        "processes": f"{platform.workers}" + (f", at most {platform.most_workers}" * bool(platform.most_workers)),
-        "targets": ", ".join(platform.targets),
-        "devices": ",".join(map(str, platform.device_counts)),
-        "known failures": str(platform.expectations or ""),
-        "claims": ", ".join(platform.claims),
-    }
-    return [f"{platform.name}, by {platform.source}", *(f"    {key}: {words}" for key, words in found.items() if words)]
+    """What its description says, by the names in a file."""
+    lines = [f"{platform.name}, by {platform.source}"]
+    for name, value in {**vars(platform), "name": "", "source": ""}.items():
+        pairs = [f"{key}={each}" for key, each in value.items()] if isinstance(value, Mapping) else value
+        words = " ".join(map(str, pairs)) if isinstance(pairs, list | tuple) else pairs
+        lines += [f"    {name}: {words}"] * bool(words)
+    return lines

@@ -180,12 +180,11 @@ def _entry(where: str, table: dict[str, Any]) -> Expectation:
     for key in table.keys() - {"cells", "intermittent", "since"}:
         if not isinstance(table[key], str):
             raise ExpectationError(f"{where}: {key!r} is a text in quotes, not {table[key]!r}")
-    verdict_names = [verdict.value for verdict in Verdict]
-    if table["verdict"].partition("(")[0] not in verdict_names:
-        raise ExpectationError(f"{where}: {table['verdict']!r} is no verdict; there are {', '.join(verdict_names)}")
-    stage_names = [stage.value for stage in Stage]
-    if "stage" in table and table["stage"] not in stage_names:
-        raise ExpectationError(f"{where}: {table['stage']!r} is no stage; there are {', '.join(stage_names)}")
+    named = (("verdict", Verdict, table["verdict"].partition("(")[0]), ("stage", Stage, table.get("stage")))
+    for key, kind, name in named:
+        names = [each.value for each in kind]
+        if name is not None and name not in names:
+            raise ExpectationError(f"{where}: {table[key]!r} is no {key}; there are {', '.join(names)}")
     if not isinstance(table.get("intermittent", False), bool):
         raise ExpectationError(f"{where}: 'intermittent' is true or false")
     jax = table.get("jax", "")

@@ -7,7 +7,7 @@ of `cpu-8dev` and of `tpu-4dev`, `*-*dev`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from ..spec.topology_names import Parts, UnknownTopologyError, parts_of
@@ -23,43 +23,30 @@ def matched(columns: Sequence[Side]) -> tuple[list[Side], str]:
     places = [{(one.platform, one.depth.value) for one in of_side if one} for of_side in parts]
     if any(len(of_side) != 1 for of_side in places) or all(one == places[0] for one in places):
         return [*columns], ""
-    found = [place for (place,) in places]
-    platforms, depths = ({*each} for each in zip(*found, strict=True))
     counts = [{one.devices for one in of_side if one and _has_several(one)} for of_side in parts]
     several = len(set().union(*counts)) > 1 and all(len(of_side) <= 1 for of_side in counts)
-    naming = _Naming(len(platforms) > 1, len(depths) > 1, several)
-    sides = [
-        replace(side, cells=naming.renamed(side.cells), left_out=naming.renamed(side.left_out)) for side in columns
-    ]
+
+    def renamed(named: Mapping[str, Value]) -> dict[str, Value]:
+        return {_matched(cell_id, several): value for cell_id, value in named.items()}
+
+    sides = [replace(side, cells=renamed(side.cells), left_out=renamed(side.left_out)) for side in columns]
     names = (
         f"{side.label} has {name_of(*place)}" + "".join(f" on {count} devices" for count in of_side if several)
-        for side, place, of_side in zip(columns, found, counts, strict=True)
+        for side, (place,), of_side in zip(columns, places, counts, strict=True)
     )
     return sides, f"platforms: {', '.join(names)}; ids match without that part"
 
 
-@dataclass(frozen=True)
-class _Naming:
-    """What of a topology is not a part of the ids."""
-
-    platform: bool
-    depth: bool
-    devices: bool
-
-    def renamed(self, named: Mapping[str, Value]) -> dict[str, Value]:
-        return {self._id(name): value for name, value in named.items()}
-
-    def _id(self, cell_id: str) -> str:
-        parts = _parts(cell_id)
-        if parts is None:
-            return cell_id
-        start, _, topology = cell_id.rpartition("/")
-        rest = topology.removeprefix(parts.platform)
-        if self.devices and _has_several(parts):
-            rest = rest.replace(f"-{parts.devices}dev", f"-{ANY}dev", 1)
-        if self.depth:
-            rest = rest.partition("@")[0]
-        return f"{start}/{ANY if self.platform else parts.platform}{rest}"
+def _matched(cell_id: str, several: bool) -> str:
+    """The id without platform and depth, and without the number of devices if there are `several`."""
+    parts = _parts(cell_id)
+    if parts is None:
+        return cell_id
+    start, _, topology = cell_id.rpartition("/")
+    rest = topology.removeprefix(parts.platform).partition("@")[0]
+    if several and _has_several(parts):
+        rest = rest.replace(f"-{parts.devices}dev", f"-{ANY}dev", 1)
+    return f"{start}/{ANY}{rest}"
 
 
 def _has_several(parts: Parts) -> bool:

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..oracle.verdicts import Verdict
 from ..spec.capabilities import Shown, capabilities, shown_by
 from ..spec.depths import Depth
 from ..spec.external_callbacks import OWN_FUNCTIONS, callbacks_of_jax
 from .table import several
-
-if TYPE_CHECKING:
-    from .results import CellRecord
 
 MOST_NAMED = 3
 """So many cells of a failed claim are named; the JSON has all."""
@@ -32,7 +29,10 @@ def lacks_function(cell_id: str) -> bool:
     return shown is not None and shown.implementation == "jax" and _function(shown) in _OF_HOSTCB_ALONE
 
 
-_SHOW_NOTHING = {Verdict.MISSING.value, Verdict.HARNESS_ERROR.value}
+REFUSED = "refused"
+"""In place of the verdict on a program that had to be refused, and was."""
+
+_SHOW_NOTHING = {Verdict.MISSING.value, Verdict.HARNESS_ERROR.value, REFUSED}
 
 
 @dataclass(frozen=True)
@@ -75,39 +75,28 @@ class Observed:
         }
 
 
-def observed(results: Iterable[CellRecord]) -> tuple[Observed, ...]:
-    """A row for each capability, implementation and depth of the results."""
-    found = [(result, shown) for result in results if (shown := shown_by(result.id))]
-    where = dict.fromkeys((shown.implementation, shown.depth) for _, shown in found)
-    judged = [
-        (result, shown) for result, shown in found if not result.is_refused and _verdict(result) not in _SHOW_NOTHING
-    ]
+def observed(verdicts: Iterable[tuple[str, str]]) -> tuple[Observed, ...]:
+    """A row for each capability, implementation and depth of these cells, each with its verdict."""
+    found = [(cell, verdict, shown) for cell, verdict in verdicts if (shown := shown_by(cell))]
+    where = dict.fromkeys((shown.implementation, shown.depth) for *_, shown in found)
+    judged = [one for one in found if one[1].partition("(")[0] not in _SHOW_NOTHING]
     rows = []
     for implementation, depth in sorted(where, key=lambda one: (one[0], -one[1].place)):
-        own = [one for one in judged if (one[1].implementation, one[1].depth) == (implementation, depth)]
-        had = _of_functions_that_are_had(own)
+        own = [one for one in judged if (one[2].implementation, one[2].depth) == (implementation, depth)]
+        had = {_function(shown) for _, verdict, shown in own if verdict != Verdict.UNSUPPORTED.value}
         for capability in capabilities():
+            about = [one for one in own if capability.shows(one[2])]
             # What is used with a function that the platform refuses everywhere shows nothing of its own.
-            about = [] if capability.of_functions else [result for result, shown in had if capability.shows(shown)]
-            about = about or [result for result, shown in own if capability.shows(shown)]
-            failed = tuple(result.id for result in about if result.verdict != Verdict.PASS.value)
+            of_had = [] if capability.of_functions else [one for one in about if _function(one[2]) in had]
+            about = of_had or about
+            failed = tuple(cell for cell, verdict, _ in about if verdict != Verdict.PASS.value)
             passed = len(about) - len(failed)
             rows.append(Observed(capability.name, capability.words, implementation, depth, passed, failed))
     return tuple(rows)
 
 
-def _of_functions_that_are_had(found: Sequence[tuple[CellRecord, Shown]]) -> Sequence[tuple[CellRecord, Shown]]:
-    """The cells without those of functions with which every cell is unsupported."""
-    had = {_function(shown) for result, shown in found if result.verdict != Verdict.UNSUPPORTED.value}
-    return [one for one in found if _function(one[1]) in had]
-
-
 def _function(shown: Shown) -> str:
     return shown.callback.function if shown.callback else ""
-
-
-def _verdict(result: CellRecord) -> str:
-    return result.verdict.partition("(")[0]
 
 
 @dataclass(frozen=True)

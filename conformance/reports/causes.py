@@ -14,7 +14,6 @@ from .table import first_words, several
 WITNESS_LINES = 12
 """The page and the JSON have the others."""
 
-
 MOST_ENTRIES = 5
 """`expect` names the entry of each cell."""
 

@@ -14,12 +14,11 @@ from ..oracle.verdicts import Verdict
 from ..planning.keywords import any_of
 from ..spec.errors import CommandError
 from .results import CellRecord, Known, RunRecord
-from .table import Column, Row, Seen, Table, own_flags
+from .table import Column, Row, Seen, Table
 from .visible import clipped, in_a_line
 
 ANY = "*"
 """In the place of the implementation in a cell's id."""
-
 
 MOST_ALONE = 10
 """So many of the cells that one side alone has are named."""
@@ -86,13 +85,19 @@ def comparison(columns: Sequence[Side], *, only_common: bool = False) -> Table:
     cells = dict.fromkeys(cell for side in columns for cell in side.cells)
     rows = [_row(cell, [side.cells.get(cell) for side in columns]) for cell in cells]
     rows = [row for row in rows if all(row.seen)] if only_common else rows
+    return _table(columns, rows)
+
+
+def _table(columns: Sequence[Side], rows: Sequence[Row]) -> Table:
     return Table(tuple(Column(side.label, side.environment) for side in columns), tuple(rows))
 
 
 def _row(cell: str, found: Sequence[CellRecord | None]) -> Row:
-    by_chance = any(record and record.known and record.known.intermittent for record in found)
+    records = [record for record in found if record]
+    allowed = all(record.status.acceptable for record in records)
+    by_chance = allowed and any(record.known and record.known.intermittent for record in records)
     seen = (Seen.of(one.words, one.witness) if one else None for one in found)
-    return Row(cell, tuple(seen), "known to fail by chance" if by_chance else "")
+    return Row(cell, tuple(seen), by_chance)
 
 
 class Kind(Enum):
@@ -144,7 +149,8 @@ class Difference:
         return bool(self.changes[Kind.BROKEN] or self.changes[Kind.CHANGED] or gone)
 
     def __str__(self) -> str:
-        lines = [f"environment: {line}" for line in _environment(self.before, self.after)]
+        differing = _table([self.before, self.after], []).environments
+        lines = [f"environment: {name} {old or 'none'} -> {new or 'none'}" for name, (old, new) in differing.items()]
         for kind, changes in self.changes.items():
             alone = kind in (Kind.GONE, Kind.NEW)
             # Of a selection and a full run, one side alone has thousands: those that failed come first.
@@ -217,15 +223,3 @@ def _alone(changes: Sequence[Change], side: str, other: str) -> Iterator[str]:
         yield f"only in {side}: {unsaid} cell{'s' * (unsaid > 1)} not selected in {other}"
     for reason, count in Counter(change.left_out for change in changes if change.left_out).items():
         yield f"only in {side}: {count} cell{'s' * (count > 1)} not applicable in {other}: {reason}"
-
-
-def _environment(before: Side, after: Side) -> Iterator[str]:
-    """The changes in the environment, each once, with the topologies that have it if not all have."""
-    places: dict[str, list[str]] = {}
-    for topology, info in after.environment.items():
-        old = before.environment.get(topology, {})
-        for name, value in info.items():
-            if old.get(name, value) != value:
-                places.setdefault(f"{name} {' -> '.join(own_flags([old[name], value]))}", []).append(topology)
-    for change, where in places.items():
-        yield change if len(where) == len(after.environment) else f"{', '.join(where)}: {change}"

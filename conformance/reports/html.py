@@ -133,9 +133,8 @@ def _history_data(cell: CellRecord) -> list[dict[str, Any]]:
     threads = list(dict.fromkeys(event["thread"] for event in events))
     found = []
     for event in events:
-        where = (
-            f"thread {threads.index(event['thread']) + 1}" if event["device"] is None else f"device {event['device']}"
-        )
+        device = event["device"]
+        where = f"thread {threads.index(event['thread']) + 1}" if device is None else f"device {device}"
         # As JSON, which has no other way to write NaN in a page.
         value, begin, end = json.dumps(event["value"]), event["begin"] - start, event["end"] - start
         times = (f"{time / 1e3:.1f} µs" for time in (begin, end - begin))

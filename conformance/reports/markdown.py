@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..oracle.repetition import CONFIDENCE, percent
 from ..oracle.verdicts import ExpectationStatus
 from .capabilities import table_of
 from .causes import grouped
@@ -15,8 +14,6 @@ from .visible import visible
 
 MOST_SHOWN = 100
 """Summaries have a limited size; the HTML page has all results."""
-
-SLOWEST_SHOWN = 10
 
 
 def markdown(runs: Sequence[RunRecord]) -> str:
@@ -30,11 +27,8 @@ def _run(run: RunRecord) -> Iterable[str]:
     yield from _problems(run)
     yield from _unexpected(run)
     yield from _capabilities(run)
-    yield from _repeated(run.cells)
     yield from _matrices(run.cells)
     yield from _known(run.cells)
-    yield from _cost(run)
-    yield from _environment(run)
 
 
 def _capabilities(run: RunRecord) -> Iterable[str]:
@@ -73,25 +67,6 @@ def _unexpected(run: RunRecord) -> Iterable[str]:
         yield from fenced("\n".join([*group.witness, command, *others, *rest]))
     if len(groups) > MOST_SHOWN:
         yield from ("", f"and {len(groups) - MOST_SHOWN} more causes.")
-
-
-def _repeated(cells: Sequence[CellRecord]) -> Iterable[str]:
-    """How often each cell failed, the highest rate first."""
-    found = [(cell, cell.repetition) for cell in cells if cell.repetition]
-    if not found:
-        return
-    found.sort(key=lambda one: -one[1].rate)
-    yield from ("", "## Repeated runs", "")
-    yield f"The interval holds the rate of failure with a confidence of {100 * CONFIDENCE:.0f} %."
-    yield ""
-    rows = []
-    for cell, repetition in found[:MOST_SHOWN]:
-        failed, rate = f"{repetition.failures} of {repetition.judged}", percent(repetition.rate)
-        interval = " to ".join(map(percent, repetition.interval))
-        rows.append([code(cell.id), failed, rate, interval, text(repetition.ways_in_words)])
-    yield from grid(["cell", "failed", "rate", "interval", "outcomes"], rows)
-    if len(found) > MOST_SHOWN:
-        yield from ("", f"and {len(found) - MOST_SHOWN} more.")
 
 
 def _matrices(cells: Sequence[CellRecord]) -> Iterable[str]:
@@ -133,31 +108,3 @@ def _known(cells: Sequence[CellRecord]) -> Iterable[str]:
         example = code(failed[0].id)
         which = example if len(failed) == 1 else f"{len(failed)} cells, {example} for one"
         yield f"- {which}: {code(known.verdict)}. {text(known.reason)} {link(known.link)}"
-
-
-def _cost(run: RunRecord) -> Iterable[str]:
-    if not run.cells:
-        return
-    total = sum(cell.seconds for cell in run.cells)
-    yield from ("", "## Cost", "")
-    yield (
-        f"{run.seconds:.0f} s from start to end; {total:.0f} s in {len(run.cells)} cells,"
-        f" {total / len(run.cells):.3f} s in one on average, {run.process_starts} worker processes started."
-        " The slowest:"
-    )
-    yield ""
-    slowest = sorted(run.cells, key=lambda cell: -cell.seconds)[:SLOWEST_SHOWN]
-    yield from grid(["seconds", "cell"], ([f"{cell.seconds:.2f}", code(cell.id)] for cell in slowest))
-
-
-def _environment(run: RunRecord) -> Iterable[str]:
-    topologies = list(run.environment)
-    if not topologies:
-        return
-    names = dict.fromkeys(name for info in run.environment.values() for name, value in info.items() if value != "")
-    yield from ("", "## Environment", "")
-    rows = []
-    for name in names:
-        values = (str(run.environment[topology].get(name, "")) for topology in topologies)
-        rows.append([text(name), *(code(value) if value else "" for value in values)])
-    yield from grid(["", *map(text, topologies)], rows)

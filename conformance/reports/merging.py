@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -206,22 +205,13 @@ def _gaps(parts: Sequence[Part], found: Mapping[str, Any]) -> Iterator[str]:
     without = [cell for cell in parts[0].data["selection"]["cells"] if cell not in found]
     if absent:
         named = ", ".join(f"{number}/{parts[0].of}" for number in absent)
-        yield f"shard{'s' * (len(absent) > 1)} {named} missing: {_named(without)}{_run_of(absent[0], parts[0])}"
+        yield f"shard{'s' * (len(absent) > 1)} {named} missing: {_named(without)}"
     elif without:
         yield f"no shard has {_named(without)}"
     for part in parts:
         if missing := [cell["id"] for cell in part.data["cells"] if cell["verdict"] == Verdict.MISSING.value]:
             yield f"{part.name} has not run {_named(missing)}"
         yield from (f"{part.name}: {gap}" for gap in part.data["gaps"])
-
-
-def _run_of(number: int, there: Part) -> str:
-    """The command of a missing shard, by that of one that is there; its folder must be another one."""
-    command, found = re.subn(r"( --shard[ =])\S+", rf"\g<1>{number}/{there.of}", str(there.data["run"]["command"]))
-    if not found:
-        return ""
-    command = re.sub(r" --results[ =]('[^']*'|\S+)| --resume\b", "", command)
-    return f"; `{command} --results shard-{number}` runs shard {number}/{there.of}"
 
 
 def _named(cells: Sequence[str]) -> str:

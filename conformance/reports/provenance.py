@@ -27,18 +27,8 @@ from ..spec.entry_points import PLATFORMS, entry_points
 from ..spec.platforms import platform_named
 from ..spec.suite import this_suite
 
-_PACKAGES = (
-    "execnet",
-    "hostcb",
-    "jax",
-    "jaxlib",
-    "ml-dtypes",
-    "numpy",
-    "opt-einsum",
-    "pytest",
-    "pytest-xdist",
-    "scipy",
-)
+_OF_JAX = ("jax", "jaxlib", "ml-dtypes", "numpy", "opt-einsum", "scipy")
+_PACKAGES = ("hostcb", *_OF_JAX, "execnet", "pytest", "pytest-xdist")
 _FAMILIES = ("jax-", "libtpu", "nvidia-", "rocm-", "amd-")
 _PLUGINS = "jax_plugins"
 

@@ -134,11 +134,12 @@ class Report:
         """What the terminal shows at the end; `go_on` is the command that runs the cells that did not run."""
         left_out = Counter(cell.lacking for cell in self.lacking)
         notes = [f"LEFT OUT: {count} cell{'s' * (count > 1)}: {reason}" for reason, count in left_out.items()]
-        if self.record.of_shard and not self.cells:
+        run = self.record
+        if run.of_shard and not self.cells:
             notes.append("This shard has no cell: there are more shards than cells.")
-        if self.exit_code == NOTHING_RAN:
+        if run.exit_code == NOTHING_RAN:
             notes.append("ERROR: no cell was executed, so nothing is known.")
-        return summary(self.record, notes, page=page, go_on=go_on, known=known, colour=colour)
+        return summary(run, notes, page=page, go_on=go_on, known=known, colour=colour)
 
 
 def _known(entry: Expectation) -> dict[str, Any]:

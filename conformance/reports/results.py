@@ -16,7 +16,7 @@ from ..oracle.verdicts import ExpectationStatus, Verdict, in_words
 from ..spec.depths import Depth
 from ..spec.errors import CommandError
 from ..spec.suite import Suite
-from .capabilities import Claim, Observed, judged_claims, observed
+from .capabilities import REFUSED, Claim, Observed, judged_claims, observed
 from .table import several
 
 SCHEMA_VERSION = 1
@@ -80,7 +80,7 @@ class CellRecord:
     @property
     def is_refused(self) -> bool:
         """Whether the program was refused as it must be, at any depth."""
-        return self.refused or self.shown == "refused"
+        return self.refused or self.shown == REFUSED
 
     @property
     def cause(self) -> str:
@@ -151,7 +151,7 @@ class RunRecord:
 
     @cached_property
     def capabilities(self) -> tuple[Observed, ...]:
-        return observed(self.cells)
+        return observed((cell.id, REFUSED if cell.is_refused else cell.verdict) for cell in self.cells)
 
     @property
     def claims(self) -> tuple[Claim, ...]:

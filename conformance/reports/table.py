@@ -48,7 +48,6 @@ class Row:
     cell: str
     seen: tuple[Seen | None, ...]
     """In the order of the columns; None where the cell did not run."""
-    note: str = ""
     by_chance: bool = False
     """Whether the outcomes are those that a known failure has by chance, so that their difference shows nothing."""
 
@@ -120,7 +119,7 @@ class Table:
         places = [sorted(common or column.environment) for column in self.columns]
         infos = [[c.environment[place] for place in own] for c, own in zip(self.columns, places, strict=True)]
         values = {
-            name: own_flags([" or ".join(dict.fromkeys(one.get(name, "") for one in info)) for info in infos])
+            name: own_flags([" or ".join(dict.fromkeys(one[name] for one in info if one.get(name))) for info in infos])
             for name in dict.fromkeys(name for info in infos for one in info for name in one)
         }
         return {name: value for name, value in values.items() if len({*value}) > 1}
@@ -180,7 +179,7 @@ class Table:
         for row in rows:
             causes.setdefault(tuple(first_words(witness) for _, witness in row.witnesses.values()), []).append(row)
         for alike in causes.values():
-            yield from (f"  {row.cell}{f' ({row.note})' if row.note else ''}" for row in alike)
+            yield from (f"  {row.cell}" for row in alike)
             for place, witness in alike[0].witnesses.values():
                 yield f"    in {self.columns[place].label}: {witness}"
 

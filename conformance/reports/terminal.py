@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..spec.package import command_here
 from .causes import grouped
 from .results import RunRecord, known_failures
-from .visible import in_a_line, visible
+from .visible import clipped, in_a_line, visible
 
 PAGE = "index.html"
 """The page that a run writes, in the folder of its results."""
@@ -54,10 +53,7 @@ def _before(run: RunRecord, known: bool) -> Iterator[str]:
         yield in_a_line(f"KNOWN FAILURE: {entry.verdict}: {which}")
         yield f"    {in_a_line(' '.join(entry.reason.split()))}"
         yield f"    {in_a_line(entry.link)}"
-        yield from (
-            f"    {textwrap.shorten(line, 300, placeholder=' …')}"
-            for line in failed[0].witness.strip().splitlines()[:1]
-        )
+        yield from (f"    {clipped(line)}" for line in failed[0].witness.strip().splitlines()[:1])
     if len(why) > MOST_KNOWN:
         yield f"... and {len(why) - MOST_KNOWN} more reasons of known failures, which the page has"
     repeated = [(cell.id, cell.repetition) for cell in run.cells if cell.repetition]

@@ -106,16 +106,6 @@ def test_what_is_missing_and_problems_are_named(shard: Any, tmp_path: Path) -> N
     assert data_in(tmp_path / "again")["stale_expectations"] == []
 
 
-def test_the_command_of_a_missing_shard_is_that_of_another_one(shard: Any, tmp_path: Path) -> None:
-    """With its own number, and in a folder that has no other shard's results."""
-    command = "python -m conformance run -k 'a b' --shard 1/3 --results 'my shards/1' --resume"
-    first = shard("1/3")
-    change(first, run=data_in(first)["run"] | {"command": command})
-    assert merge(tmp_path / "out", first) == 1
-    (gap,) = data_in(tmp_path / "out")["gaps"]
-    assert gap.endswith("; `python -m conformance run -k 'a b' --shard 2/3 --results shard-2` runs shard 2/3")
-
-
 def test_the_command_of_the_whole_runs_every_shard_though_one_fails(shard: Any, tmp_path: Path) -> None:
     folders = [shard(f"{number}/2", folder=f"my {number}") for number in (1, 2)]
     for folder in folders:

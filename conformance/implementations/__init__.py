@@ -85,12 +85,13 @@ def base_of(name: str) -> str | None:
 
 
 _LOADED: dict[str, Implementation] = {}
-"""By the path."""
+"""By the path, the latest one last."""
 
 
 def path_of(implementation: Implementation) -> str:
     """The path by which another process loads this implementation; its `name` is only for messages."""
-    for path, loaded in _LOADED.items():
+    # Several paths may load the same object; the run uses the latest one.
+    for path, loaded in reversed(_LOADED.items()):
         if loaded is implementation:
             return path
     name = getattr(implementation, "name", None)
@@ -104,9 +105,9 @@ def path_of(implementation: Implementation) -> str:
 
 def load(name: str) -> Implementation:
     """Import an implementation by its name, or one outside the suite by `module` or `module:NAME`."""
-    if name not in _LOADED:
-        _LOADED[name] = _load(name)
-    return _LOADED[name]
+    implementation = _LOADED.pop(name) if name in _LOADED else _load(name)
+    _LOADED[name] = implementation
+    return implementation
 
 
 def _load(name: str) -> Implementation:

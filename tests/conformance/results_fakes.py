@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from suite_runs import report_in
+
+from conformance.expectations.entries import Expectations, read_entries
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.reports.provenance import plan_digest
 from conformance.reports.results import SCHEMA_VERSION
 
 
@@ -53,26 +59,78 @@ def write(folder: Path, *cells: dict[str, Any], platform: str = "cpu", **fields:
     return folder
 
 
-HARMLESS = "word"
+# A whole run, of which a bundle can be made.
+
+CORE, ORDERED = "hostcb/pure_callback/jit/cpu-1dev", "hostcb/id_tap/scan/cpu-1dev"
+BAD_CASE, OF_JAX = "hostcb/buffer_callback/case.keeps_its_view.jit/cpu-8dev", "jax/pure_callback/jit/cpu-1dev"
+CELLS = (
+    *(CORE, ORDERED, "hostcb/pure_callback/pjit/cpu-8dev", "hostcb/buffer_callback/jit/cpu-1dev"),
+    *(BAD_CASE, "hostcb/id_tap/pmap/cpu-2x4", OF_JAX),
+)
+"""With each of the profiles."""
+
+ENTRY = """
+[[expect]]
+cells = "{}"
+verdict = "fail"
+stage = "callback"
+reason = "It is planted."
+link = "https://example.org/1"
+since = "2026-01-01"
+"""
 
 
-def hostile(word: str) -> dict[str, Any]:
-    """A run with a failure, a known failure and a refusal, and this word wherever there is a text."""
-    part = word.replace("/", "\N{DIVISION SLASH}")[:50]
-    name = f"{part}/{part}/{part}.scan/{part}"
-    history = [event(0, None, site=word, value=[word, {word: None}], transforms=word), event(1, 0, site=word)]
-    own = dict.fromkeys(("verdict", "stage", "anomaly", "expected", "reproduce"), word)
-    failed = LOST | own | {"id": name, "promises": [word], "witness": f"{word}\n{word}", "history": history}
-    way = {"verdict": word, "stage": word, "anomaly": word, "count": 3, "witness": word}
-    failed |= {"evidence": [[0, 2], [1, 1]], "repeated": {"outcomes": [way]}}
-    known = {"status": "known_failure", "known": {"reason": word, "link": word, "intermittent": False}}
-    cells = [failed, failed | {"id": f"{name}-2dev"} | known, failed | {"id": f"{name}-4dev", "cause": word}]
-    of_run = {"run_info": {word: {word: word}}, "problems": [word], "ineligible": [{"id": name, "reason": word}]}
-    claims = [{"name": word, "cells": 1, "failed": [name]}]
-    suite = dict.fromkeys(("version", "commit", "changed"), word)
-    made = {"suite": suite, "begin": word, "command": word, "packages": {word: word}, "plugins": {word: word}}
-    made["plan"] = {"count": 7}
-    return results(*cells, **of_run, stale_expectations=[word], claims=claims, run=made)
+def failing(stage: Stage = Stage.CALLBACK, verdict: Verdict = Verdict.FAIL) -> Outcome:
+    return Outcome(verdict, stage, "lost: cpu:0 never ran #2", anomaly="lost")
+
+
+def write_run(
+    folder: Path,
+    cells: Iterable[str] = CELLS,
+    outcomes: Mapping[str, Outcome] = {},
+    known: str | None = None,
+    lacking: Mapping[str, str] = {},
+    **fields: Any,
+) -> Path:
+    """Results in which all cells pass, but for those that have another outcome, and the journal."""
+    found = {name: outcomes.get(name, Outcome(Verdict.PASS)) for name in cells}
+    planned = [*found, *lacking]
+    expectations = Expectations(read_entries(known or "", "known"))
+    judged = [_judged(name, outcome, expectations) for name, outcome in found.items()]
+    bad = any(one["status"] not in ("as_expected", "known_failure") for one in judged)
+    run = {
+        "suite": {"version": "0.1.0", "commit": "0123abcd", "changed": False},
+        **{"begin": "2026-11-23T06:00:00+00:00", "end": "2026-11-23T06:05:00+00:00"},
+        "command": "python -m conformance run",
+        "options": {"platform": "cpu", "seed": 0, "devices": [1, 8], "implementations": ["hostcb", "jax"]},
+        "plan": {"digest": plan_digest(planned), "count": len(planned), "unselected": [], "lacking": {**lacking}},
+        "expectations": None if known is None else {"name": "cpu.toml", "text": known},
+        **{"python": "3.12.1", "plugin_modules": [], "plugins": {"acme-jax-plugin": "2.3.1"}},
+        "packages": {"hostcb": "0.1.0", "jax": "0.12.0.1", "jaxlib": "0.12.0.1"},
+        "host": {"system": "Linux", "cpu": "a CPU", "cores": 2, "memory_bytes": 1},
+    }
+    info = {"jax": "0.12.0.1", "device_kind": "cpu", "device_count": 1, "process_count": 1}
+    own = {"run_info": {"cpu-1dev": info}, "run": run, "ineligible": []}
+    own["exit_code"] = 1 if bad or fields.get("problems") else 0
+    write(folder, *judged, **own | fields)
+    ran = [(name, outcome) for name, outcome in found.items() if outcome.verdict is not Verdict.MISSING]
+    lines = [json.dumps({"event": "end", "cell": name, "outcome": outcome.as_json()}) for name, outcome in ran]
+    (folder / "journal-cpu.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def _judged(name: str, outcome: Outcome, expectations: Expectations) -> dict[str, Any]:
+    entry = expectations.of(name)
+    own = {"verdict": outcome.label, "status": expectations.status(name, outcome).value}
+    own |= {"expected": entry.verdict if entry else "pass"}
+    known = {"reason": entry.reason, "link": entry.link, "intermittent": False} if entry else None
+    return cell(name, **outcome.as_json() | own, known=known)
+
+
+def change(folder: Path, **fields: Any) -> Path:
+    """The results with other fields."""
+    (folder / "conformance-cpu.json").write_text(json.dumps(report_in(folder) | fields))
+    return folder
 
 
 class Page:
@@ -85,30 +143,3 @@ class Page:
         data, self.script = re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
         self.data: Any = json.loads(data)
         (self.policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
-
-
-def outside_of_code(markdown: str) -> list[str]:
-    """The lines of Markdown that are in no fence, with each code span as a dot."""
-    found, fence = [], None
-    for line in markdown.split("\n"):
-        if fence is not None:
-            fence = None if line == fence else fence
-        elif re.fullmatch("`{3,}", line):
-            fence = line
-        else:
-            found.append(_without_spans(line))
-    assert fence is None, "a fence has no end"
-    return found
-
-
-def _without_spans(line: str) -> str:
-    """A span ends with as many backticks as it begins with; an escaped one begins none."""
-    kept, place = "", 0
-    for begin in re.finditer(r"\\.|(`+)", line):
-        if begin.start() < place or begin[1] is None:
-            continue
-        end = re.search(rf"(?<!`){begin[1]}(?!`)", line[begin.end() :])
-        if end is not None:
-            kept += f"{line[place : begin.start()]}."
-            place = begin.end() + end.end()
-    return kept + line[place:]

@@ -1,12 +1,12 @@
-"""A search over releases or commits gives the right one or the right range, and never guesses; and the command."""
+"""The searches for the first bad release or commit, which never guess, and for the smallest cell that fails."""
 
 from __future__ import annotations
 
 import random
 import subprocess
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,13 +16,24 @@ from suite_runs import Capture, Patch
 from conformance.bisecting.findings import exit_code, report
 from conformance.bisecting.search import Answer, Kind, Samples, answers
 from conformance.bisecting.subjects import Sample, sample_of
-from conformance.cli.bisect import _next_steps
+from conformance.cli import minimise
 from conformance.cli.commands import main
+from conformance.engine.cell_runner import CellRunner
+from conformance.minimising.failures import Counts, Step, failure_of, smallest
+from conformance.minimising.steps import SIMPLER_PLACEMENTS, SIMPLER_TRANSFORMS, simpler
+from conformance.model.transforms import TRANSFORMS
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.planning.cells import Cell, ProgramCell, parse_cell
 from conformance.releases.environments import ReleaseError
+from conformance.spec.configurations import PLACEMENTS
 from conformance.spec.package import COMMAND
 
 pytestmark = pytest.mark.contract("C9")
+
+
+LOST = Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: cpu:0 never ran #2", anomaly="lost")
+ERROR = Outcome(Verdict.FAIL, Stage.TRACE, "error: ValueError: no", anomaly="error")
+PASS = Outcome(Verdict.PASS)
 
 
 class Releases:
@@ -88,6 +99,8 @@ def test_chance() -> None:
         ((before, after),) = pairs(answer)
         assert before < 7 <= after
         assert answer.kind is Kind.CANNOT_TELL or (before, after) == (6, 7)
+    # The first of two changes between named ends.
+    assert pairs(Releases(["pass", "pass", "lost", "fail", "fail"]).answer(0, 4)) == [(1, 2)]
     # A rate between both ends is like neither.
     answer = Releases([0.0, 0.1, 1.0], 5).answer(0, 2, runs=20)
     assert (answer.kind, answer.changes[0].unclear) == (Kind.CANNOT_TELL, (1,))
@@ -106,18 +119,15 @@ def test_cells_share_a_release_and_what_is_found_alike_is_reported_once() -> Non
     found = answers(8, (0, 7), 1, probe, samples)
     assert {subject: pairs(answer) for subject, answer in found.items()} == {"3a": [(2, 3)], "3b": [(2, 3)], "9": []}
     assert (calls[:2], len(calls)) == ([(0, 3), (7, 3)], 9)
-    text = report(found, samples, [f"v{index}" for index in range(8)])
-    assert "3a\n3b\n  FOUND: v3 is the first that fails, after v2.\n" in text
     # What to do next is said of what was found, with the names of both sides.
     text = report(
         found, samples, [f"v{index}" for index in range(8)], steps=lambda *names: ["next: " + " ".join(names)]
     )
+    assert "3a\n3b\n  FOUND: v3 is the first that fails, after v2.\n" in text
     assert [line for line in text.splitlines() if "next" in line] == ["  next: 3a v2 v3"]
     assert exit_code([*found.values()]) == 0
     assert exit_code([found["9"], Answer(Kind.CANNOT_TELL, (0, 7))]) == 3
-    # The outcome of a cell has verdict, stage and anomaly.
-    lost = Outcome(Verdict.FAIL, Stage.CALLBACK, "lost: #1", anomaly="lost")
-    assert sample_of(lost).words == "fail at callback (lost)"
+    assert sample_of(LOST).words == "fail at callback (lost)"
     assert sample_of(Outcome(Verdict.UNSUPPORTED, None, "JAX has none", anomaly="not applicable")).untestable
     assert sample_of(Outcome(Verdict.HARNESS_ERROR, None, "Traceback\nKeyError: 1\n")).untestable
 
@@ -138,12 +148,25 @@ def bisect(wheels: Path, tmp_path: Path, capfd: Capture) -> Bisect:
     return run
 
 
+NOTED = """\
+import jax
+if jax.__version__ >= '0.6.1':
+    raise SystemExit(print('new'))
+error = ValueError('w' * 400)
+error.add_note('-' * 20)
+error.add_note('For simplicity, JAX has removed its internal frames from the traceback of the following exception.')
+raise error
+"""
+
+
 def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(bisect: Bisect, tmp_path: Path) -> None:
-    source = "import jax; print('new' if jax.__version__ >= '0.6.1' else 'old')"
-    code, printed, errors = bisect(source)
+    code, printed, errors = bisect(NOTED)
     assert code == 0, printed + errors
-    assert "  FOUND: 0.6.1 is the first with another outcome, after 0.6.0." in printed
-    assert "  0.6.0: exit 0, prints old  (3 of 3 runs)\n  0.6.1: exit 0, prints new  (3 of 3 runs)\n" in printed
+    assert "  FOUND: 0.6.1 is the first that passes, after 0.6.0." in printed
+    # The error is the witness, and not JAX's note. What is cut says so.
+    _, error, after = printed[printed.index("  0.6.0: exit 1, prints nothing  (3 of 3 runs)\n") :].splitlines()[:3]
+    assert error.startswith("      ValueError: www") and error.endswith("w…") and len(error) == 302, error
+    assert after == "  0.6.1: exit 0, prints new  (3 of 3 runs)"
     assert "what changed in JAX: https://github.com/jax-ml/jax/compare/jax-v0.6.0...jax-v0.6.1\n" in printed
     ends = "--good jax-v0.6.0 --bad jax-v0.6.1\n"
     assert f"{COMMAND} bisect --script {tmp_path}/script.py --repo CLONE --python ENV {ends}" in printed
@@ -151,41 +174,12 @@ def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(
     # Nothing runs again. A process that was killed may have left half a line.
     with (tmp_path / "results" / "runs.jsonl").open("a") as journal:
         journal.write('{"run": ["0.7')
-    code, again, errors = bisect(source, "--resume", "--good", "0.7.0", "--bad", "0.5.3")
+    code, again, errors = bisect(NOTED, "--resume", "--good", "0.7.0", "--bad", "0.5.3")
     assert (code, again) == (0, printed) and "trying" not in errors
     code, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.1")
     assert (code, "UNUSABLE: 0.7.1 cannot be tested" in printed) == (2, True)
     _, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.2")
     assert "JAX 0.7.2 cannot be installed: it needs Python 3.99 or newer: give --python 3.99\n" in printed
-
-
-NOTED = """\
-import jax
-error = ValueError('w' * 400)
-error.add_note('-' * 20)
-error.add_note('For simplicity, JAX has removed its internal frames from the traceback of the following exception.')
-raise error if jax.__version__ < '0.7.0' else SystemExit(0)
-"""
-
-
-def test_a_script_that_fails_is_witnessed_by_its_error_and_not_by_jaxs_note(bisect: Bisect) -> None:
-    _, printed, _ = bisect(NOTED, "--good", "0.7.0", "--bad", "0.6.2")
-    (line,) = [line for line in printed.splitlines() if "ValueError" in line]
-    # What is cut says so.
-    assert line.startswith("      ValueError: www") and line.endswith("w…") and len(line) == 302, line
-
-
-def test_the_next_steps_name_the_releases_and_the_interpreter() -> None:
-    options = Namespace(repo=None, script=None)
-    _, commits, cell = _next_steps(options, "jax/debug_callback/scan/cpu-1dev", "0.6.1", "0.6.2")
-    assert "--repo CLONE --python ENV --good jax-v0.6.1 --bad jax-v0.6.2" in commits
-    assert cell.startswith("the cell as a program, to run with JAX 0.6.1 and with 0.6.2: ")
-
-
-def test_a_pattern_in_the_place_of_a_cell_is_told_the_option_for_it(capfd: Capture) -> None:
-    for pattern in ("jax and scan", "jax/*/scan/cpu-1dev"):
-        assert main(["bisect", pattern]) == 2
-        assert f"`{COMMAND} bisect -k '{pattern}'`" in capfd.readouterr().err
 
 
 INTERRUPTS = """\
@@ -203,10 +197,9 @@ def test_an_interrupted_search_says_what_it_tried_and_found_and_goes_on(bisect: 
     script, old, new = tmp_path / "script.py", "exit 0, prints old", "exit 0, prints new"
     ends = ("--good", "0.5.3", "--bad", "0.7.0")
     code, printed, errors = bisect(INTERRUPTS, *ends)
-    assert code == 130
-    lines = [line for line in errors.splitlines() if line.startswith("0.")]
+    assert (code, "--resume" in errors.splitlines()[-1]) == (130, True)
     # Of five releases, half of those in doubt are left after each try; the script has one name, which needs no line.
-    assert lines == [
+    assert [line for line in errors.splitlines() if line.startswith("0.")] == [
         "0.5.3: trying it, 1 run; about 3 are left after it",
         f"0.5.3: {old}",
         "0.7.0: trying it, 1 run; about 2 are left after it",
@@ -217,7 +210,6 @@ def test_an_interrupted_search_says_what_it_tried_and_found_and_goes_on(bisect: 
     ]
     found = "NOT FINISHED: the outcome changes between 0.5.3 and 0.6.1."
     assert printed == f"{script}\n  {found}\n\n  0.5.3: {old}\n  0.6.1: {new}\n  0.7.0: {new}\n"
-    assert "interrupted" in errors and "--resume" in errors.splitlines()[-1]
     code, printed, errors = bisect(INTERRUPTS, *ends, "--resume")
     assert (code, "FOUND: 0.6.1 is the first" in printed) == (0, True)
     assert "0.6.0: trying it, 1 run" in errors and "0.7.0: trying" not in errors
@@ -227,29 +219,6 @@ def git(folder: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=Someone", "-c", "user.email=someone@example.org", "-c", "commit.gpgsign=false")
     command = ["git", "-C", str(folder), *identity, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Commits of a package and a suite of its own; one is broken, the next and another one change what it does."""
-    folder = tmp_path_factory.mktemp("repository")
-    git(folder, "init", "--quiet", "--initial-branch=main")
-    for package in ("hostcb", "conformance"):
-        (folder / package).mkdir()
-        (folder / package / "__init__.py").touch()
-    # All files have one size and, mostly, one second.
-    for number, source in enumerate("11(2233"):
-        (folder / "hostcb" / "__init__.py").write_text(f"VALUE = {source}")
-        (folder / "number").write_text(str(number))
-        git(folder, "add", "--all")
-        git(folder, "commit", "--quiet", "--message", f"Change {number}")
-        git(folder, "tag", f"v{number}")
-    # A hook of the user's, and changes that are not committed.
-    hook = folder / ".git" / "hooks" / "post-checkout"
-    hook.write_text(f"#!/bin/sh\ntouch {folder}/hook-ran\n")
-    hook.chmod(0o755)
-    (folder / "hostcb" / "__init__.py").write_text("VALUE = 'mine'")
-    return folder
 
 
 SCRIPT = """\
@@ -268,19 +237,122 @@ FOUND = {
 
 
 def test_the_first_commit_is_found_and_the_users_tree_is_not_touched(
-    bisect: Bisect, repository: Path, monkeypatch: Patch
+    bisect: Bisect, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    names = [git(repository, "rev-parse", "--short=10", f"v{number}") for number in range(7)]
+    """Of a package and a suite of its own; one commit is broken, the next and another one change what it does."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    for package in ("hostcb", "conformance"):
+        (folder / package).mkdir()
+        (folder / package / "__init__.py").touch()
+    # All files have one size and, mostly, one second.
+    for number, source in enumerate("11(2233"):
+        (folder / "hostcb" / "__init__.py").write_text(f"VALUE = {source}")
+        (folder / "number").write_text(str(number))
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", "--message", f"Change {number}")
+        git(folder, "tag", f"v{number}")
+    # A hook of the user's, and changes that are not committed.
+    hook = folder / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {folder}/hook-ran\n")
+    hook.chmod(0o755)
+    (folder / "hostcb" / "__init__.py").write_text("VALUE = 'mine'")
+    names = [git(folder, "rev-parse", "--short=10", f"v{number}") for number in range(7)]
     for (good, bad), words in FOUND.items():
         with monkeypatch.context() as hook:
             # As in a hook of another repository.
             hook.setenv("GIT_DIR", "/nowhere")
-            _, printed, errors = bisect(SCRIPT, "--repo", str(repository), "--good", f"v{good}", "--bad", f"v{bad}")
+            _, printed, errors = bisect(SCRIPT, "--repo", str(folder), "--good", f"v{good}", "--bad", f"v{bad}")
         assert words.format(*names) in printed + errors
         assert not printed or f"{names[good]} Change {good}: exit 0, prints " in printed
         assert ("what changed: git -C " in printed) == ("FOUND" in printed)
-    assert (repository / "hostcb" / "__init__.py").read_text() == "VALUE = 'mine'"
-    assert git(repository, "rev-parse", "--abbrev-ref", "HEAD") == "main"
-    assert git(repository, "worktree", "list").count("\n") == 0
-    assert git(repository, "for-each-ref", "refs/bisect") == ""
-    assert not (repository / "hook-ran").exists()
+    assert (folder / "hostcb" / "__init__.py").read_text() == "VALUE = 'mine'"
+    assert git(folder, "rev-parse", "--abbrev-ref", "HEAD") == "main"
+    assert git(folder, "worktree", "list").count("\n") == 0
+    assert git(folder, "for-each-ref", "refs/bisect") == ""
+    assert not (folder / "hook-ran").exists()
+
+
+# The smallest cell that fails in the same way: the search, the steps, the counts, and the command with fake processes.
+
+Numbers = frozenset[int]
+
+
+def without_one(numbers: Numbers) -> Iterator[Step[Numbers]]:
+    return ((f"without {number}", numbers - {number}) for number in sorted(numbers))
+
+
+@given(st.frozensets(st.integers(0, 9)), st.lists(st.frozensets(st.integers(0, 9)), max_size=4))
+def test_the_result_fails_and_nothing_one_step_simpler_does(start: Numbers, causes: list[Numbers]) -> None:
+    asked: list[Numbers] = []
+    steps: list[Numbers] = []
+
+    def fails(numbers: Numbers) -> bool:
+        asked.append(numbers)
+        return numbers == start or any(cause <= numbers for cause in causes)
+
+    found = smallest(start, without_one, fails, lambda step, numbers: steps.append(numbers))
+    assert len(asked) == len(set(asked))
+    assert found == start or any(cause <= found for cause in causes)
+    assert not any(fails(numbers) for _, numbers in without_one(found) if numbers != start)
+    assert [start, *steps][-1] == found
+    assert all(after < before for before, after in zip([start, *steps], steps, strict=False))
+
+
+def test_steps_of_every_transform_and_of_cases() -> None:
+    large = parse_cell("jax/io_callback/jit.grad.scan.detached+int8-matrix-dict/cpu-8dev+part+x64+sync")
+    assert smallest(large, simpler, lambda cell: True).id == "jax/io_callback/eager/cpu-1dev"
+    assert smallest(large, simpler, lambda cell: cell.placement == "part").id == "jax/io_callback/eager/cpu-4dev+part"
+    assert {*SIMPLER_TRANSFORMS} <= {*TRANSFORMS}
+    assert {*SIMPLER_PLACEMENTS} == {*PLACEMENTS} - {"all"}
+    assert "eager in place of jit" in [step for step, _ in simpler(parse_cell("jax/io_callback/jit/cpu-1dev"))]
+
+
+def test_how_a_cell_fails_and_how_often() -> None:
+    lost, error = failure_of(LOST), failure_of(ERROR)
+    assert (failure_of(PASS), lost) == (None, "fail at callback (lost)")
+    assert error == "fail at trace (error): ValueError"
+    crash = Outcome(Verdict.CRASH, Stage.DISPATCH, "the process ended", signal="SIGABRT")
+    assert failure_of(crash) == "crash(SIGABRT)"
+    # Several runs if the failure comes by chance.
+    rest = iter([None, lost, error, lost, None, error, None, None, None, error, lost, None])
+    counts = Counts[str](lambda thing: next(rest), runs=4)
+    assert counts.observe("start") == lost
+    assert counts.how_often("start") == "in 2 of 4 runs"
+    assert [counts.fails(name) for name in ("passes", "fails")] == [False, True]
+    # A failure of another kind is none.
+    counts.measure("fails")
+    assert counts.how_often("fails") == "in 1 of 4 runs"
+    # `large` always fails, `middle` in half of its runs, and `small` in its second run.
+    runs = {"large": [lost] * 2, "middle": [lost, None], "small": [None, None, lost]}
+    counts = Counts[str](lambda thing: runs[thing].pop(0), runs=2)
+    assert counts.observe("large") == lost
+    below = {"large": [("step", "middle")], "middle": [("step", "small")], "small": []}
+    assert counts.smallest("large", lambda thing: below[thing]) == "small"
+    assert counts.by_chance
+    assert counts.how_often("small") == "in 1 of 3 runs"
+
+
+def test_the_command_prints_each_step_and_the_smallest(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    def minimised(outcome: Any, *arguments: str) -> tuple[int, list[str]]:
+        monkeypatch.setattr(CellRunner, "run_alone", lambda _, task: outcome(parse_cell(task.id)))
+        return main(["minimise", *arguments]), capsys.readouterr().out.splitlines()
+
+    def scans(cell: Cell) -> Outcome:
+        return LOST if isinstance(cell, ProgramCell) and "scan" in cell.program.names else PASS
+
+    file = tmp_path / "cell.py"
+    assert minimised(scans, "jax/io_callback/jit.scan/cpu-8dev+part", "--program", str(file)) == (
+        0,
+        [
+            "jax/io_callback/jit.scan/cpu-8dev+part: fail at callback (lost), in 3 of 3 runs",
+            "without jit: jax/io_callback/scan/cpu-8dev+part",
+            "placement all in place of part: jax/io_callback/scan/cpu-8dev",
+            "on cpu-1dev: jax/io_callback/scan/cpu-1dev",
+            "smallest of 7 cells: jax/io_callback/scan/cpu-1dev: fail at callback (lost), in 3 of 3 runs",
+        ],
+    )
+    assert file.read_text().startswith("# jax/io_callback/scan/cpu-1dev\n")
+    assert minimised(lambda cell: PASS, "jax/io_callback/scan/cpu-8dev")[0] == minimise.PASSES
+    assert minimised(lambda cell: Outcome(Verdict.HARNESS_ERROR), "jax/io_callback/scan/cpu-8dev")[0] == 2

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import bundle_fakes as fakes
 import pytest
+import results_fakes as fakes
 from suite_runs import Capture, Patch, cells, journal_in, report_in, run_here
 
 from conformance.bundles.archive import SUMS, BadBundleError, Bundle, bundle_of, unpack
 from conformance.bundles.earning import NAMED
 from conformance.cli import commands
-from conformance.engine import preparation
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.reports import results
 from conformance.reports.markdown import markdown
@@ -38,7 +37,7 @@ def test_what_a_run_writes_is_as_described_and_can_be_bundled(
     """The cell has two programs in each of its runs, and its process loses a callback of every third program."""
     jsonschema = pytest.importorskip("jsonschema", reason="the dependency group `test` has it")
     secrets = {"JAX_TOKEN": "a secret", "JAX_ENABLE_CHECKS": "0", "AWS_SECRET_ACCESS_KEY": "a secret"}
-    cell = cells("engine_fakes:FAILS_EVERY_THIRD_TIME", "call")
+    cell = cells("suite_fakes:FAILS_EVERY_THIRD_TIME", "call")
     assert run_here(tmp_path, monkeypatch, *cell, "--repeat", "7", **secrets) == 1
     printed = capsys.readouterr().out
     folder = tmp_path / "results"
@@ -60,7 +59,7 @@ def test_what_a_run_writes_is_as_described_and_can_be_bundled(
 
 @pytest.fixture
 def bundle(tmp_path: Path, capsys: Capture) -> Path:
-    assert commands.main(["bundle", str(fakes.write(tmp_path / "results"))]) == 0
+    assert commands.main(["bundle", str(fakes.write_run(tmp_path / "results"))]) == 0
     capsys.readouterr()
     return tmp_path / "results" / "bundle.zip"
 
@@ -80,16 +79,16 @@ def test_a_change_of_a_byte_is_refused(bundle: Path) -> None:
 def test_another_archive_of_the_members_is_refused(bundle: Path, capsys: Capture) -> None:
     with zipfile.ZipFile(bundle) as archive:
         found = {name: archive.read(name) for name in archive.namelist()}
-    changes: dict[str, Members] = {
-        f"{RESULTS} was changed": found | {RESULTS: found[RESULTS].replace(b'"pass"', b'"fail"', 1)},
-        "notes.txt was changed, added or removed": {**found, "notes.txt": b""},
-        f"{JOURNAL} was changed, added or removed": {name: found[name] for name in found if name != JOURNAL},
-        f"no member {SUMS}": {name: found[name] for name in found if name != SUMS},
-    }
-    for words, members in changes.items():
+    for words, change in {
+        f"{RESULTS} was changed": {RESULTS: found[RESULTS].replace(b'"pass"', b'"fail"', 1)},
+        "notes.txt was changed, added or removed": {"notes.txt": b""},
+        f"{JOURNAL} was changed, added or removed": {JOURNAL: None},
+        f"no member {SUMS}": {SUMS: None},
+    }.items():
         with zipfile.ZipFile(bundle, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, content in members.items():
-                archive.writestr(name, content)
+            for name, content in (found | change).items():
+                if content is not None:
+                    archive.writestr(name, content)
         assert commands.main(["verify", str(bundle)]) == 2
         said = capsys.readouterr()
         assert words in said.err and said.out == ""
@@ -111,12 +110,6 @@ def edit_cell(**fields: Any) -> Callable[[Members], None]:
     return edit(lambda results: results["cells"][0].update(fields))
 
 
-def changed(bundle: Path, change: Callable[[Members], object]) -> None:
-    found = dict(unpack(bundle).members)
-    change(found)
-    bundle.write_bytes(Bundle(found).packed())
-
-
 FAILS: dict[str, Any] = {"verdict": "fail", "stage": "callback"}
 CONTRADICTIONS: dict[str, Callable[[Members], object]] = {
     "is stored as as_expected, and judged again it is un": edit_cell(**FAILS),
@@ -135,7 +128,9 @@ CONTRADICTIONS: dict[str, Callable[[Members], object]] = {
 
 @pytest.mark.parametrize("words", CONTRADICTIONS)
 def test_results_that_contradict_themselves_are_refused(words: str, bundle: Path, capsys: Capture) -> None:
-    changed(bundle, CONTRADICTIONS[words])
+    found = dict(unpack(bundle).members)
+    CONTRADICTIONS[words](found)
+    bundle.write_bytes(Bundle(found).packed())
     assert commands.main(["verify", str(bundle), "--json"]) == 2
     said = capsys.readouterr()
     assert words in said.err
@@ -148,7 +143,7 @@ def test_a_worse_exit_code_is_accepted_and_a_published_digest_shows_other_conten
     """A later version of the suite may know more reasons for the code."""
     published = unpack(bundle).digest
     assert commands.main(["verify", str(bundle), "--digest", published.upper()]) == 0
-    changed(bundle, edit(lambda results: results.update(exit_code=1)))
+    bundle.write_bytes(bundle_of(fakes.change(bundle.parent, exit_code=1)).packed())
     assert commands.main(["verify", str(bundle)]) == 0
     assert "DIFFERS: 1 is stored" in capsys.readouterr().out
     assert commands.main(["verify", str(bundle), "--digest", published]) == 2
@@ -158,11 +153,10 @@ def test_what_is_bundled(tmp_path: Path, monkeypatch: Patch) -> None:
     """No name of a home folder, and no results that were edited."""
     monkeypatch.setenv("HOME", "/home/jane d\N{LATIN SMALL LETTER E WITH ACUTE}e")
     problem = f"{Path.home()}/project/x.py failed; {Path.home()}s"
-    found = bundle_of(fakes.write(tmp_path / "home", problems=[problem])).members
+    found = bundle_of(fakes.write_run(tmp_path / "home", problems=[problem])).members
     assert json.loads(found[RESULTS])["problems"] == [f"~/project/x.py failed; {Path.home()}s"]
-    folder = fakes.write(tmp_path / "edited", outcomes={fakes.CORE: fakes.failing()})
-    fakes.changed(folder, lambda results: results.update(exit_code=0))
-    assert commands.main(["bundle", str(folder)]) == 2
+    folder = fakes.write_run(tmp_path / "edited", outcomes={fakes.CORE: fakes.failing()})
+    assert commands.main(["bundle", str(fakes.change(folder, exit_code=0))]) == 2
 
 
 # Profiles.
@@ -172,9 +166,9 @@ OTHERS = ALL - {"core hostcb run"}
 MISSING = Outcome(Verdict.MISSING, reason="planned and never run")
 COMPILED, LOWERED, RUN = (f"hostcb/pure_callback/jit/tpu-1dev{depth}" for depth in ("@compile", "@lower", ""))
 AT_DEPTHS = {"cells": (COMPILED, LOWERED, RUN), "outcomes": {COMPILED: fakes.failing(Stage.COMPILE), RUN: MISSING}}
-OF_JAX = {"outcomes": {fakes.OF_JAX: fakes.failing()}, "known": fakes.KNOWN.format(cells="jax/*")}
+OF_JAX = {"outcomes": {fakes.OF_JAX: fakes.failing()}, "known": fakes.ENTRY.format("jax/*")}
 LACKING = {"lacking": {"hostcb/io_callback/jit/cpu-1dev": "mine has no io_callback"}}
-OF_CASE = {"outcomes": {fakes.CASE: fakes.failing()}, "known": fakes.KNOWN.format(cells="*/case.keeps_its_view.*")}
+OF_CASE = {"outcomes": {fakes.BAD_CASE: fakes.failing()}, "known": fakes.ENTRY.format("*/case.keeps_its_view.*")}
 
 
 def core(outcome: Outcome) -> dict[str, Any]:
@@ -186,11 +180,7 @@ SOME = {"cells": (*fakes.CELLS, ANOTHER), **core(fakes.failing())}
 SOME["outcomes"] |= {ANOTHER: MISSING}
 EARNED: dict[str, tuple[dict[str, Any], set[str]]] = {
     "": ({}, ALL),
-    f"1 of the 1 cells that ran fails, the first is {fakes.CORE}: fail": (core(fakes.failing()), OTHERS),
-    f"1 of the 1 cells that ran fails, the first is {fakes.CORE}: flake": (
-        core(fakes.failing(verdict=Verdict.FLAKE)),
-        OTHERS,
-    ),
+    f"{fakes.CORE}: flake": (core(fakes.failing(verdict=Verdict.FLAKE)), OTHERS),
     f"1 of its 1 cells did not run, the first is {fakes.CORE}": (core(MISSING), OTHERS),
     "1 of the 1 cells that ran fails, the first is jax": (OF_JAX, ALL - {"core jax run"}),
     # A known failure of a case is listed and costs nothing.
@@ -209,7 +199,7 @@ EARNED: dict[str, tuple[dict[str, Any], set[str]]] = {
 def test_what_is_earned(words: str, tmp_path: Path, capsys: Capture) -> None:
     arguments, earned = EARNED[words]
     file = tmp_path / "bundle.zip"
-    file.write_bytes(bundle_of(fakes.write(tmp_path / "results", **arguments)).packed())
+    file.write_bytes(bundle_of(fakes.write_run(tmp_path / "results", **arguments)).packed())
     code = commands.main(["verify", str(file), "--json"])
     found = json.loads(capsys.readouterr().out)["profiles"]
     claims = {f"{one['profile']} {one['implementation']} {one['depth']}" for one in found if one["earned"]}
@@ -220,9 +210,10 @@ def test_what_is_earned(words: str, tmp_path: Path, capsys: Capture) -> None:
 def test_refusals_alone_earn_no_profile(tmp_path: Path, capsys: Capture) -> None:
     """A program that must be refused is as right as one that must be lowered, but not all of a callback are such."""
     cells = ["hostcb/buffer_callback/jit/tpu-1dev@lower", "hostcb/buffer_callback/vmap/tpu-1dev@lower"]
-    folder = fakes.write(tmp_path / "r", cells=cells)
+    folder = fakes.write_run(tmp_path / "r", cells=cells)
     for refused, earned in ((1, True), (2, False)):
-        fakes.changed(folder, lambda found, n=refused: [one.update(shown="refused") for one in found["cells"][:n]])
+        found = [one | {"shown": "refused"} for one in report_in(folder)["cells"][:refused]]
+        fakes.change(folder, cells=found + report_in(folder)["cells"][refused:])
         assert commands.main(["bundle", str(folder)]) == 0
         assert commands.main(["verify", str(folder / "bundle.zip")]) == int(not earned)
         assert ("not earned: all programs with buffer_callback were refused" in capsys.readouterr().out) is not earned
@@ -230,25 +221,14 @@ def test_refusals_alone_earn_no_profile(tmp_path: Path, capsys: Capture) -> None
 
 def test_a_claim_that_failed_is_judged_again(tmp_path: Path, capsys: Capture) -> None:
     claims = [{"name": "ordered", "cells": 2, "failed": [fakes.ORDERED]}]
-    fails = {"outcomes": {fakes.ORDERED: fakes.failing()}, "known": fakes.KNOWN.format(cells=fakes.ORDERED)}
-    folder = fakes.write(tmp_path / "r", **fails, claims=claims, exit_code=1)
+    fails = {"outcomes": {fakes.ORDERED: fakes.failing()}, "known": fakes.ENTRY.format(fakes.ORDERED)}
+    folder = fakes.write_run(tmp_path / "r", **fails, claims=claims, exit_code=1)
     assert commands.main(["bundle", str(folder)]) == 0
-    assert (
-        "ended with FAIL: 6 of 7 cells passed, 0 unexpected results, 1 problem of the run\n" in capsys.readouterr().out
-    )
+    assert "FAIL: 6 of 7 cells passed, 0 unexpected results, 1 problem of the run\n" in capsys.readouterr().out
     commands.main(["verify", str(folder / "bundle.zip")])
     said = capsys.readouterr().out
     assert "exit code 1, as stored\n" in said
     assert f"  PROBLEM: CLAIM FAILED: claimed capability `ordered` failed in 1 of 2 programs: {fakes.ORDERED}\n" in said
-    fakes.changed(folder, lambda found: found.update(exit_code=0, claims=[claims[0] | {"failed": []}]))
+    fakes.change(folder, exit_code=0, claims=[claims[0] | {"failed": []}])
     assert commands.main(["bundle", str(folder)]) == 2
     assert "the exit code is stored as 0, and it is 1\n" in capsys.readouterr().err
-
-
-def test_the_plan_is_made_again(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
-    file = tmp_path / "bundle.zip"
-    file.write_bytes(bundle_of(fakes.write(tmp_path / "results")).packed())
-    for planned, code in ((fakes.CELLS, 0), (fakes.CELLS[:-1], 2)):
-        monkeypatch.setattr(preparation, "planned_again", lambda options, planned=planned: [*planned])
-        assert commands.main(["verify", str(file), "--replan"]) == code
-    assert f"1 cells, like {fakes.OF_JAX}" in capsys.readouterr().err

@@ -12,10 +12,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import bundle_fakes as bundles
 import pytest
 import results_fakes as fakes
-from suite_runs import Capture, Patch
+from suite_runs import Capture, Patch, report_in
 
 from conformance.bundles import archive
 from conformance.bundles.archive import BadBundleError, Bundle, bundle_of, unpack
@@ -39,9 +38,28 @@ WORDS = {
 }
 
 
+def hostile(word: str) -> dict[str, Any]:
+    """A run with a failure, a known failure and a refusal, and this word wherever there is a text."""
+    part = word.replace("/", "\N{DIVISION SLASH}")[:50]
+    name = f"{part}/{part}/{part}.scan/{part}"
+    history = [fakes.event(0, None, site=word, value=[word, {word: None}], transforms=word)]
+    own = dict.fromkeys(("verdict", "stage", "anomaly", "expected", "reproduce"), word)
+    bad = fakes.LOST | own | {"id": name, "promises": [word], "witness": f"{word}\n{word}", "history": history}
+    way = {"verdict": word, "stage": word, "anomaly": word, "count": 3, "witness": word}
+    bad |= {"evidence": [[0, 2]], "repeated": {"outcomes": [way]}}
+    known = {"status": "known_failure", "known": {"reason": word, "link": word, "intermittent": False}}
+    cells = [bad, bad | {"id": f"{name}-2dev"} | known, bad | {"id": f"{name}-4dev", "cause": word}]
+    of_run = {"run_info": {word: {word: word}}, "problems": [word], "ineligible": [{"id": name, "reason": word}]}
+    claims = [{"name": word, "cells": 1, "failed": [name]}]
+    suite = dict.fromkeys(("version", "commit", "changed"), word)
+    made = {"suite": suite, "begin": word, "command": word, "packages": {word: word}, "plugins": {word: word}}
+    made["plan"] = {"count": 7}
+    return fakes.results(*cells, **of_run, stale_expectations=[word], claims=claims, run=made)
+
+
 def written(folder: Path, word: str, **fields: Any) -> Path:
     folder.mkdir()
-    (folder / "conformance-cpu.json").write_text(json.dumps(fakes.hostile(word) | fields))
+    (folder / "conformance-cpu.json").write_text(json.dumps(hostile(word) | fields))
     return folder
 
 
@@ -56,7 +74,7 @@ def hash_of(text: str) -> str:
 @pytest.mark.parametrize("word", WORDS.values(), ids=WORDS)
 def test_words_of_others_stay_words(word: str, tmp_path: Path, capsys: Capture) -> None:
     """On pages, in Markdown, in the terminal, and as entries of known failures."""
-    folder, other = written(tmp_path / "hostile", word), written(tmp_path / "harmless", fakes.HARMLESS)
+    folder, other = written(tmp_path / "hostile", word), written(tmp_path / "harmless", "word")
     runs, harmless = load_results(folder), load_results(other)
     table = comparison(sides({word: runs, "b": harmless}))
 
@@ -78,7 +96,7 @@ def test_words_of_others_stay_words(word: str, tmp_path: Path, capsys: Capture) 
         assert is_printable(printed.out + printed.err), arguments
         assert arguments != ["diff", str(other)] or printed.out.count("\n0 fixed") <= 1
     assert {path.name for path in tmp_path.iterdir()} == {"hostile", "harmless"}
-    real = fakes.hostile(word)["cells"][0] | {"id": fakes.LOST["id"], "verdict": "fail", "stage": "callback"}
+    real = hostile(word)["cells"][0] | {"id": fakes.LOST["id"], "verdict": "fail", "stage": "callback"}
     commands.main(["expect", str(written(tmp_path / "real", word, cells=[real]))])
     (entry,) = read_entries(capsys.readouterr().out, "printed")
     assert (entry.cells, entry.verdict, entry.reason) == ((fakes.LOST["id"],), "fail", "")
@@ -86,16 +104,18 @@ def test_words_of_others_stay_words(word: str, tmp_path: Path, capsys: Capture) 
 
 def check_markdown(text: str) -> None:
     assert is_printable(text)
+    without = re.sub(r"^(`{3,})\n(?:.*?\n)?\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert not re.search("^`{3,}$", without, re.MULTILINE), "a fence has no end"
     before = ""
-    for line in fakes.outside_of_code(text):
+    # Each code span and each escape is a dot.
+    for line in re.sub(r"\\.|(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", ".", without).split("\n"):
         # `<https://...>` is a link that an entry of the known failures may have.
-        bare = re.sub(r"\\.", "", line)
-        assert not re.search(r"<(?!https://example\.org>)|\]\(|!\[|(?<!\w)@", bare), line[:200]
+        assert not re.search(r"<(?!https://example\.org>)|\]\(|!\[|(?<!\w)@", line), line[:200]
         # A row has the columns of the line above it, and nothing but rows has any.
-        assert "|" not in bare or bare.startswith("| "), line[:200]
-        if before.startswith("|") and "|" in bare:
-            assert bare.count("|") == before.count("|"), line[:200]
-        before = bare
+        assert "|" not in line or line.startswith("| "), line[:200]
+        if before.startswith("|") and "|" in line:
+            assert line.count("|") == before.count("|"), line[:200]
+        before = line
 
 
 TEXT = json.dumps(fakes.results(fakes.LOST))
@@ -133,7 +153,7 @@ def zipped(members: dict[str, bytes]) -> bytes:
 
 def test_archives_that_are_no_bundles_are_one_error(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     """Nothing is extracted, and what is no bundle takes little memory."""
-    members = {**bundle_of(bundles.write(tmp_path / "results")).members}
+    members = {**bundle_of(fakes.write_run(tmp_path / "results")).members}
     bomb = zipped({"conformance-cpu.json": bytes(100_000_000)})
     place = bomb.index(b"PK\1\2") + 24
     archives = {
@@ -164,19 +184,25 @@ def test_archives_that_are_no_bundles_are_one_error(tmp_path: Path, capsys: Capt
 
 
 def test_a_bundle_chooses_neither_lines_nor_imports(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
-    def change(found: dict[str, Any]) -> None:
-        found["run"]["command"] = "run\ncpu       core           hostcb  run    earned\x1b[2J"
-        found["run"]["options"]["implementations"].append("chosen_by_others")
-
+    folder = fakes.write_run(tmp_path / "results")
+    made = report_in(folder)["run"]
+    made["command"] = "run\ncpu       core           hostcb  run    earned\x1b[2J"
+    made["options"]["implementations"].append("chosen_by_others")
     (tmp_path / "chosen_by_others.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     file = tmp_path / "bundle.zip"
-    file.write_bytes(bundle_of(bundles.changed(bundles.write(tmp_path / "results"), change)).packed())
+    file.write_bytes(bundle_of(fakes.change(folder, run=made)).packed())
     assert commands.main(["verify", str(file)]) == 0
     assert "  run\\ncpu " in capsys.readouterr().out
     planned: list[Any] = []
-    monkeypatch.setattr(preparation, "planned_again", lambda options: planned.append(options) or [*bundles.CELLS])
+    monkeypatch.setattr(preparation, "planned_again", lambda options: planned.append(options) or [*again])
+    again = fakes.CELLS
     assert commands.main(["verify", str(file), "--replan"]) == 2
     assert "had the implementation 'chosen_by_others', which --replan would import" in capsys.readouterr().err
     assert planned == []
-    assert commands.main(["verify", str(file), "--replan", "--implementation", "chosen_by_others"]) == 0
+    trusted = ["verify", str(file), "--replan", "--implementation", "chosen_by_others"]
+    assert commands.main(trusted) == 0
+    # The plan of this suite must be the bundle's.
+    again = fakes.CELLS[:-1]
+    assert commands.main(trusted) == 2
+    assert f"1 cells, like {fakes.OF_JAX}" in capsys.readouterr().err

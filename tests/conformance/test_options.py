@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import bundle_fakes
 import pytest
-from results_fakes import LOST, PASSED, write
+from results_fakes import LOST, PASSED, write, write_run
 from suite_runs import Capture, Patch, ran
 from support import pages
 
@@ -45,8 +44,10 @@ BAD = {
     f"run --cell {CELL} --platform cuda": "--platform",
     f"run --cell {CELL} --devices 1": "--devices",
     "run --cell @/dev/null": "/dev/null",
+    f"run --cell {CELL} -k call -k no_such_cell": "ERROR: -k 'no_such_cell' matches no cell",
     "mutants -k no_such_mutant": "no_such_mutant",
     "bisect --script nowhere.py": "nowhere.py",
+    "bisect 'jax and scan'": "bisect -k 'jax and scan'`",
     f"bisect {CELL} --good 0.6.0 --bad 0.4.1": "0.4.1",
 }
 
@@ -64,11 +65,6 @@ def test_bad_values_are_refused_at_once(capsys: Capture, monkeypatch: Patch, tmp
         for line, named in BAD.items():
             assert named in refused(capsys, *shlex.split(line)), line
             assert line.startswith("bisect") or [*tmp_path.iterdir()] == []
-
-
-def test_a_pattern_without_cells_is_refused_also_beside_others(capsys: Capture) -> None:
-    line = f"run --cell {CELL} -k call -k no_such_cell"
-    assert refused(capsys, *line.split()) == "ERROR: -k 'no_such_cell' matches no cell"
 
 
 def test_commands_on_pages_and_in_the_help_are_accepted() -> None:
@@ -119,7 +115,7 @@ def test_what_needs_no_jax_imports_none(tmp_path: Path) -> None:
     Importing it takes a second and changes a process: those of pytest import none either.
     """
     write(tmp_path, PASSED, LOST)
-    assert commands.main(["bundle", str(bundle_fakes.write(tmp_path / "bundled"))]) == 0
+    assert commands.main(["bundle", str(write_run(tmp_path / "bundled"))]) == 0
     helps = [["-h"], ["--version"], *([name, "-h"] for name in commands.COMMANDS)]
     report = ["report", ".", "--html=page.html", "--markdown=page.md"]
     whole = [report, ["diff", ".", f"b={tmp_path}"], ["expect", "."], ["verify", "bundled/bundle.zip"]]

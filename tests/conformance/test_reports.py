@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import bundle_fakes
 import pytest
-from results_fakes import CASE, KNOWN, LOST, PASSED, WHY, Page, cell, event, results, write
-from suite_runs import Capture
+import results_fakes as fakes
+from results_fakes import KNOWN, LOST, PASSED, WHY, Page, cell, results, write
+from suite_runs import Capture, report_in
 
 from conformance.cli.commands import main
 from conformance.cli.run import show
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.contract("C5", "C70")
 
 def test_markdown_says_what_matters(tmp_path: Path) -> None:
     variant = cell("hostcb/id_tap/vmap.scan+int8-matrix-dict/cpu-4dev+grid+x64")
-    text = markdown(load_results(write(tmp_path, PASSED, variant, LOST, KNOWN, CASE)))
+    text = markdown(load_results(write(tmp_path, PASSED, variant, LOST, KNOWN, fakes.CASE)))
     assert text.startswith("# Conformance on cpu: NOT as expected\n")
     for line in (
         "- passed: 3 of 5 cells passed",
@@ -44,65 +43,65 @@ def test_markdown_says_what_matters(tmp_path: Path) -> None:
     assert markdown(load_results(empty)).startswith("# Conformance on cpu: NOT as expected\n")
 
 
-def test_the_page_holds_every_cell_and_cells_of_one_cause_are_one_entry(tmp_path: Path) -> None:
-    page = Page(html(load_results(write(tmp_path, PASSED, LOST, KNOWN, CASE))))
+def page_of(*cells: dict[str, Any], **fields: Any) -> Any:
+    """What the page of one run holds."""
+    return Page(html([record_of(results(*cells, **fields))])).data["runs"][0]
+
+
+def test_the_page_holds_every_cell_and_its_history(tmp_path: Path) -> None:
+    page = Page(html(load_results(write(tmp_path, PASSED, LOST, KNOWN, fakes.CASE))))
     cells = {cell["id"]: cell for cell in page.data["runs"][0]["cells"]}
     assert len(cells) == 4
     lost = cells[LOST["id"]]
-    assert lost["witness"] == LOST["witness"]
-    assert lost["history"][1]["value"] == "[NaN, Infinity]"
+    assert (lost["witness"], lost["history"][1]["value"]) == (LOST["witness"], "[NaN, Infinity]")
     assert page.data["known"][cells[KNOWN["id"]]["known"]]["link"] == "https://example.org/issues/1"
-
     # The only numbers of a history are those of the witness.
     order = LOST | {"witness": "order: cpu:3 ran #7 before #6", "evidence": [[0, 7], [2, 6]]}
-    order["history"] = [event(0, 3), event(1, 0), event(2, 3)]
-    history = Page(html([record_of(results(order))])).data["runs"][0]["cells"][0]["history"]
+    order["history"] = [fakes.event(0, 3), fakes.event(1, 0), fakes.event(2, 3)]
+    history = page_of(order)["cells"][0]["history"]
     assert [(one["number"], one["words"][0]) for one in history] == [("#7", "#7"), ("", ""), ("#6", "#6")]
 
-    def failed(name: str, place: int, what: str) -> dict[str, Any]:
+
+def test_cells_of_one_cause_are_one_entry_which_compares_them_with_jax() -> None:
+    def bad(name: str, place: int, what: str) -> dict[str, Any]:
         return LOST | {"id": f"hostcb/{name}/scan/cpu-{place}dev", "anomaly": what, "witness": f"{what}: at #{place}"}
 
-    lost = [failed("call", place, "lost") for place in range(33)]
-    run = record_of(results(PASSED, KNOWN, failed("tap", 1, "order"), *lost, problems=["a worker could not end"]))
-    before, block = summary(run).split("\n\n")
+    lost = [bad("call", place, "lost") for place in range(33)]
+    run = (PASSED, KNOWN, bad("tap", 1, "order"), *lost)
+    before, block = summary(record_of(results(*run, problems=["a worker could not end"]))).split("\n\n")
     assert before.count("UNEXPECTED: fail at callback (lost): 33 cells, ") == 1
     assert before.count("UNEXPECTED: fail at callback (order): hostcb/tap/") == 1
-    other = record_of(results(LOST | {"status": "changed_failure", "expected": "hang"}))
-    assert summary(other).startswith("CHANGED FAILURE: fail at callback (lost), expected hang: ")
-    assert "not run again" not in before
     assert block.splitlines()[0] == "FAIL" and "34 unexpected results" in block
-    assert [len(cause["cells"]) for cause in Page(html([run])).data["runs"][0]["causes"]] == [33, 1]
-    assert summary(record_of(results(PASSED, KNOWN))).startswith("PASS\n")
+    assert [len(cause["cells"]) for cause in page_of(*run)["causes"]] == [33, 1]
+    for cells, words in (
+        ([PASSED, KNOWN], "PASS\n"),
+        ([LOST | {"status": "changed_failure", "expected": "hang"}], "CHANGED FAILURE: fail at callback (lost), expec"),
+        ([LOST | {"on_cpu": WHY}, LOST | {"id": PASSED["id"]}], "  unexpected  2 unexpected results, 1 known on the"),
+        ([one | {"attempts": 1 + (place < 3)} for place, one in enumerate(lost)], " not run again: 30 of 33 cells\n"),
+    ):
+        assert words in summary(record_of(results(*cells)))
     of_hostcb = [LOST | {"id": f"hostcb/{name}/scan/cpu-1dev"} for name in ("dlpack_callback", "io_callback")]
-    notes = Page(html([record_of(results(*of_hostcb, cell("jax/io_callback/jit/cpu-1dev")))])).data["runs"][0]["causes"]
-    assert notes[0]["notes"] == ["hostcb: 2 cells. The same with jax: 1 not in JAX, 1 not run."]
+    (cause,) = page_of(*of_hostcb, cell("jax/io_callback/jit/cpu-1dev"))["causes"]
+    assert cause["notes"] == ["hostcb: 2 cells. The same with jax: 1 not in JAX, 1 not run."]
     of_jax = [LOST | {"id": f"jax/{name}/scan/cpu-1dev"} for name in ("io_callback", "pure_callback", "debug_print")]
     both = [*of_jax, *(one | {"id": one["id"].replace("jax", "hostcb")} for one in of_jax)]
     both[1] |= {"anomaly": "order"}
     both[2] |= {"verdict": "hang", "stage": None}
-    notes = Page(html([record_of(results(*both))])).data["runs"][0]["causes"]
-    alike = next(one["notes"] for one in notes if len(one["cells"]) > 1)
+    alike = next(one["notes"] for one in page_of(*both)["causes"] if len(one["cells"]) > 1)
     assert "hostcb: 3 cells. The same with jax: 2 failed in another way, 1 failed in the same way." in str(alike)
-    on_cpu = record_of(results(LOST | {"on_cpu": WHY}, LOST | {"id": PASSED["id"]}))
-    assert "  unexpected  2 unexpected results, 1 known on the CPU\n" in summary(on_cpu)
-    some = [one | {"attempts": 1 + (place < 3)} for place, one in enumerate(lost)]
-    assert "    not run again: 30 of 33 cells\n" in summary(record_of(results(*some)))
 
 
 def test_a_report_says_what_ran_when_and_with_which_versions(tmp_path: Path) -> None:
     """A page goes from hand to hand, without the folder that it was in."""
-    bundle_fakes.write(tmp_path, bundle_fakes.CELLS[:3], lacking={bundle_fakes.CASE: "JAX lacks it"})
-    runs = load_results(tmp_path)
+    runs = load_results(fakes.write_run(tmp_path, fakes.CELLS[:3], lacking={fakes.OF_JAX: "JAX lacks it"}))
     page = Page(html(runs))
     assert page.title == "PASS: cpu, conformance of host callbacks"
     facts = dict(page.data["runs"][0]["facts"])
     assert facts["software"] == "JAX 0.12.0.1, hostcb 0.1.0, acme-jax-plugin 2.3.1"
-    assert facts["selected"] == "3 of 4 planned cells"
-    assert facts["suite"] == "of hostcb 0.1.0, commit 0123abcd"
-    assert facts["date"] == "2026-11-23 06:00:00 UTC"
-    assert facts["command"] == "python -m conformance run"
+    assert (facts["suite"], facts["date"]) == ("of hostcb 0.1.0, commit 0123abcd", "2026-11-23 06:00:00 UTC")
+    assert (facts["selected"], facts["command"]) == ("3 of 4 planned cells", "python -m conformance run")
     assert "- selected: 3 of 4 planned cells" in markdown(runs).splitlines()
-    bundle_fakes.changed(tmp_path, lambda data: data["run"].update(plan=None))
+    fakes.change(tmp_path, run=report_in(tmp_path)["run"] | {"plan": None})
     assert load_results(tmp_path)[0].facts["selected"] == "3 cells named by --cell"
     both = Page(html([*runs, record_of(results(LOST, platform="<b>"))]))
     assert both.title == "PASS: cpu, FAIL: &lt;b&gt;, conformance of host callbacks"
@@ -110,11 +109,11 @@ def test_a_report_says_what_ran_when_and_with_which_versions(tmp_path: Path) -> 
 
 def test_a_run_of_chosen_cells_names_its_known_failures(tmp_path: Path, capsys: Capture) -> None:
     entry = Expectation((PASSED["id"],), "fail", "It is planted.", "none", "2026-11-28")
-    for options, named in ((RunOptions(smoke=True, results=tmp_path), True), (RunOptions(results=tmp_path), False)):
+    for smoke in (True, False):
         made = Report("cpu", Expectations((entry,)))
         made.add(parse_cell(PASSED["id"]), Outcome(Verdict.FAIL))
-        assert show(made, options) == 0
-        assert (f"KNOWN FAILURE: fail: {PASSED['id']}\n" in capsys.readouterr().out) is named
+        assert show(made, RunOptions(smoke=smoke, results=tmp_path)) == 0
+        assert (f"KNOWN FAILURE: fail: {PASSED['id']}\n" in capsys.readouterr().out) is smoke
 
 
 # `diff`: what differs between two results, and the table of more.
@@ -126,14 +125,15 @@ NOTHING = "0 fixed, 0 broken, 0 changed, 0 new, 0 gone"
 BOTH = ("--implementation", "hostcb", "--implementation", "jax")
 
 
-def failing(cell_id: str, **fields: Any) -> dict[str, Any]:
-    return LOST | {"id": cell_id} | fields
+def way(verdict: str, count: int) -> dict[str, Any]:
+    return {"verdict": verdict, "stage": None, "anomaly": "", "count": count, "witness": ""}
 
 
 FAILED, OTHER = LOST["id"], LOST | {"id": "hostcb/call/cond/cpu-8dev"}
 CHANCE = KNOWN["known"] | {"intermittent": True}
 FAILS, PASSES = KNOWN | {"known": CHANCE}, cell(KNOWN["id"], known=CHANCE, expected="fail")
 ALL = [cell(ONE), cell(TWO), cell(THREE)]
+SELDOM, OFTEN = (LOST | {"repeated": {"outcomes": [way("pass", 50 - count), way("fail", count)]}} for count in (1, 40))
 MANY = [cell(f"jax/pure_callback/scan/cpu-{count}dev") for count in range(1, 26)]
 
 
@@ -148,6 +148,8 @@ MANY = [cell(f"jax/pure_callback/scan/cpu-{count}dev") for count in range(1, 26)
         ([LOST], [LOST | {"witness": "lost: cpu:2 never ran #5"}], (), 0, "0 changed"),
         ([PASSED], [PASSED, OTHER], (), 0, "NEW: hostcb/call/cond/cpu-8dev: fail at callback (lost)\n"),
         ([PASSED, OTHER], [PASSED], (), 1, "GONE: hostcb/call/cond/cpu-8dev: fail at callback (lost)\n"),
+        # Repeated runs may fail more often than chance explains.
+        ([SELDOM], [OFTEN], (), 1, "1 changed"),
         # What fails by chance is shown and is no failure, but for another way to fail.
         ([PASSES], [FAILS], (), 0, f"INTERMITTENT: {KNOWN['id']}: "),
         ([FAILS | {"known": None, "status": "unexpected"}], [PASSES], (), 0, f"INTERMITTENT: {KNOWN['id']}: "),
@@ -163,7 +165,7 @@ MANY = [cell(f"jax/pure_callback/scan/cpu-{count}dev") for count in range(1, 26)
         (MANY, MANY[:2], (), 1, "cpu-12dev: pass\nGONE: 13 more\nonly in A: 23 cells not selected in B\n"),
         (MANY[:2], [*MANY, OTHER], (), 0, f"NEW: {OTHER['id']}: fail at callback (lost)\n"),
         # Two implementations of one run, or each in a folder of its own.
-        ([cell(OF_HOSTCB), failing(ONE), PASSED], None, BOTH, 1, "0 fixed, 1 broken, 0 changed, 0 new, 1 gone\n"),
+        ([cell(OF_HOSTCB), LOST | {"id": ONE}, PASSED], None, BOTH, 1, "0 fixed, 1 broken, 0 changed, 0 new, 1 gone\n"),
         # Nothing to compare.
         ([cell(ONE)], [cell(ONE)], ("-k", "grad"), 2, "ERROR: -k 'grad' matches no cell"),
         ([cell(ONE)], [cell(TWO)], ("--only-common",), 2, "ERROR: A and B have no cell in common"),
@@ -186,7 +188,10 @@ def test_what_differs_among_environments_and_in_three_results(tmp_path: Path, ca
         infos["cpu-8dev"] |= {"python": jax[-1:]}
         return str(write(tmp_path / name, *cells, run_info=infos))
 
-    a, b = ran("a", "0.8.2", "--old=1", cell(ONE), cell(TWO)), ran("b", "0.8.3", "--new=2", failing(ONE), cell(TWO))
+    a, b = (
+        ran("a", "0.8.2", "--old=1", cell(ONE), cell(TWO)),
+        ran("b", "0.8.3", "--new=2", LOST | {"id": ONE}, cell(TWO)),
+    )
     assert main(["diff", a, b]) == 1
     # Once for all topologies, and of flags those that differ.
     assert capsys.readouterr().out.splitlines()[:3] == [
@@ -212,37 +217,30 @@ def test_what_differs_among_environments_and_in_three_results(tmp_path: Path, ca
 @pytest.mark.contract("C8")
 def test_results_of_two_platforms_have_the_same_cells(tmp_path: Path, capsys: Capture) -> None:
     def of(place: str, *changed: dict[str, Any]) -> list[dict[str, Any]]:
-        ids = [one["id"] for one in changed]
-        found = [f"hostcb/call/{program}/{place}" for program in ("jit", "scan", "vmap")]
-        return [*changed, *(cell(name) for name in found if name not in ids)]
+        cells = {f"hostcb/call/{program}/{place}": {} for program in ("jit", "scan", "vmap")}
+        return [*({name: cell(name) for name in cells} | {one["id"]: one for one in changed}).values()]
 
-    def told(*columns: tuple[str, list[dict[str, Any]]]) -> tuple[int, list[str]]:
-        folders = [write(tmp_path / name, *cells) for name, cells in columns]
-        code = main(["diff", *map(str, folders)])
-        return code, capsys.readouterr().out.splitlines()
+    def told(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tuple[int, str]:
+        folders = [str(write(tmp_path / name, *cells)) for name, cells in (("a", before), ("b", after))]
+        return main(["diff", *folders]), capsys.readouterr().out
 
-    on_cpu = ("cpu", of("cpu-8dev+x64"))
-    on_gpu = ("gpu", of("cuda-8dev+x64", failing("hostcb/call/scan/cuda-8dev+x64"), cell("hostcb/call/cond/cuda-1dev")))
-    lowered = ("lowered", of("tpu-8dev+x64@lower"))
-    code, (first, broken, *_, alone, last) = told(on_cpu, on_gpu)
-    assert first == "platforms: cpu has cpu, gpu has cuda; ids match without that part"
-    assert broken == "BROKEN: hostcb/call/scan/*-8dev+x64: pass -> fail at callback (lost)"
-    assert alone == "only in gpu: 1 cell not selected in cpu"
-    assert (code, last) == (1, "0 fixed, 1 broken, 0 changed, 1 new, 0 gone")
-    code, lines = told(on_cpu, lowered)
-    assert (code, lines[0]) == (0, "platforms: cpu has cpu, lowered has tpu@lower; ids match without that part")
-    assert lines[-1] == NOTHING
-    fewer = ("fewer", [*of("tpu-4dev+x64@lower"), cell("hostcb/call/jit/tpu-1dev@lower")])
-    code, lines = told(("more", [*of("cpu-8dev+x64"), failing("hostcb/call/jit/cpu-1dev")]), fewer)
-    assert lines[0].startswith("platforms: more has cpu on 8 devices, fewer has tpu@lower on 4 devices; ids match")
-    assert lines[1] == "FIXED: hostcb/call/jit/*-1dev: fail at callback (lost) -> pass"
-    assert (code, lines[-1]) == (0, "1 fixed, 0 broken, 0 changed, 0 new, 0 gone")
+    on_cpu, bad = of("cpu-8dev+x64"), LOST | {"id": "hostcb/call/scan/cuda-8dev+x64"}
+    code, printed = told(on_cpu, of("cuda-8dev+x64", bad, cell("hostcb/call/cond/cuda-1dev")))
+    assert printed.startswith(
+        "platforms: a has cpu, b has cuda; ids match without that part\nBROKEN: hostcb/call/scan/*"
+    )
+    assert "\nonly in b: 1 cell not selected in a\n" in printed
+    assert (code, printed.splitlines()[-1]) == (1, "0 fixed, 1 broken, 0 changed, 1 new, 0 gone")
+    code, printed = told(on_cpu, of("tpu-8dev+x64@lower"))
+    assert (code, "b has tpu@lower;" in printed, f"{NOTHING}\n" in printed) == (0, True, True)
+    fewer = of("tpu-4dev+x64@lower", cell("hostcb/call/jit/tpu-1dev@lower"))
+    code, printed = told(of("cpu-8dev+x64", LOST | {"id": "hostcb/call/jit/cpu-1dev"}), fewer)
+    assert printed.startswith("platforms: a has cpu on 8 devices, b has tpu@lower on 4 devices; ids match")
+    assert (code, printed.splitlines()[-1]) == (0, NOTHING.replace("0 fixed", "1 fixed"))
     # Which of two numbers of devices another one stands for is not known.
-    two = ("two", [*of("cpu-8dev+x64"), *of("cpu-2dev+x64")])
-    assert main(["diff", str(write(tmp_path / two[0], *two[1])), str(tmp_path / "fewer")]) == 2
+    assert told([*on_cpu, *of("cpu-2dev+x64")], fewer)[0] == 2
     # A folder of several platforms has one cell for each.
-    several = ("several", [*of("cpu-8dev+x64"), *of("cuda-8dev+x64")])
-    assert told(several, on_cpu)[1][-1] == "0 fixed, 0 broken, 0 changed, 0 new, 3 gone"
+    assert NOTHING.replace("0 gone", "3 gone") in told([*on_cpu, *of("cuda-8dev+x64")], on_cpu)[1]
 
 
 # What a run has observed of a platform's capabilities, and what it says of those that a vendor claims.
@@ -288,17 +286,14 @@ def test_a_report_has_no_rows_of_what_its_run_cannot_have() -> None:
 
 @pytest.mark.contract("C52")
 @pytest.mark.parametrize("known", [True, False])
-def test_a_claim_that_fails_is_a_verdict_of_its_own(tmp_path: Path, known: bool) -> None:
+def test_a_claim_that_fails_is_a_verdict_of_its_own(known: bool) -> None:
     """Also where the failure is known: to list it is not to have the capability."""
     good = [(f"hostcb/{name}/scan/toy-1dev", PASS) for name in ("id_tap", "call")]
     found = rows(("jax/id_tap/scan/toy-1dev", FAIL), *good)
     claims = judged_claims(["ordered", "hostcb:id_tap", "sharded"], [*found.values()])
     assert [claim.verdict for claim in claims] == ["failed", "holds", "not tested"]
-    what = {"errors": "case", "multi-process": "cell", "hostcb:id_tap": "program"}
-    for name, unit in what.items():
+    for name, unit in {"errors": "case", "multi-process": "cell", "hostcb:id_tap": "program"}.items():
         assert f"failed in 1 of 2 {unit}s: x" in Claim(name, 2, ("x",)).sentence
-        assert Claim(name, 1, ()).sentence.endswith(f" holds in 1 {unit}")
-        assert f"no {unit} of this run" in Claim(name, 0, ()).sentence
     cell = "jax/io_callback_ordered/scan/toy-1dev"
     entries = (Expectation((cell,), "fail", "planted", "none", "2026-11-23"),) if known else ()
     made = Report("toy", Expectations(entries), claims=("ordered",))
@@ -307,6 +302,4 @@ def test_a_claim_that_fails_is_a_verdict_of_its_own(tmp_path: Path, known: bool)
     assert made.exit_code == 1
     words = f"claimed capability `ordered` failed in 1 of 2 programs: {cell}"
     assert words in made.summary()
-    made.write(tmp_path / "conformance-toy.json")
-    data = json.loads((tmp_path / "conformance-toy.json").read_text())
-    assert data["claims"] == [{"name": "ordered", "verdict": "failed", "cells": 2, "failed": [cell]}]
+    assert made.as_json()["claims"] == [{"name": "ordered", "verdict": "failed", "cells": 2, "failed": [cell]}]

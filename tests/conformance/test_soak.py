@@ -1,4 +1,4 @@
-"""The command `soak`: what it draws, each wrong history is found, and what grows."""
+"""The suite's own proofs: mutants die of the right reason, and the soak finds wrong histories and leaks."""
 
 from __future__ import annotations
 
@@ -16,22 +16,97 @@ import suite_runs
 from suite_runs import Patch
 from support.subprocesses import run_program
 
+from conformance.engine.first_cells import FIRST_CELLS, kills_in
+from conformance.mutants import MUTANTS
+from conformance.mutants.matrix import Matrix, Row
+from conformance.mutants.mutant import Mutant
+from conformance.mutants.trials import cells_of, planned_cells, run
+from conformance.oracle.verdicts import Outcome, Stage, Verdict
+from conformance.planning.cells import Plan
+from conformance.planning.processes import USUAL, plan_over_processes
 from conformance.soak import disturbing
 from conformance.soak.disturbing import Signals
 from conformance.soak.growth import ALLOWED, BLOCKS, LEAST_SAMPLES, Found, slope_of
 from conformance.soak.record import PlantedError, Record, Run
-from conformance.soak.specs import (
-    CALLBACKS,
-    STEPS,
-    Form,
-    Layout,
-    ProgramSpec,
-    Shape,
-    base_code,
-    drawn_program,
-)
+from conformance.soak.specs import CALLBACKS, STEPS, Form, Layout, ProgramSpec, Shape, base_code, drawn_program
+from conformance.spec.errors import CommandError
 
 pytestmark = pytest.mark.contract("C64")
+
+# Mutants.
+
+CELL = "id_tap/jit/cpu-1dev"
+LOST = "lost at callback"
+PASS = Outcome(Verdict.PASS)
+
+
+def mutant(name: str, symptom: str = LOST, words: str = "", home: str = "conformance.mutants") -> Mutant:
+    return Mutant(name, "it is broken", lambda library: {}, (CELL,), (symptom,), words, home)
+
+
+def fails(kind: str, stage: Stage | None = Stage.CALLBACK) -> Outcome:
+    return Outcome(Verdict.FAIL, stage, f"{kind}: the evidence", anomaly=kind)
+
+
+def matrix_of(outcome: Outcome, control: Outcome = PASS, symptom: str = LOST, words: str = "") -> Matrix:
+    matrix = Matrix([Row(broken := mutant("mutant", symptom, words))])
+    matrix.add_control(CELL, control)
+    matrix.add(broken, CELL, outcome)
+    return matrix
+
+
+@pytest.mark.contract("C6")
+def test_a_kill_is_a_failure_for_the_right_reason() -> None:
+    other = "killed for another reason"
+    for symptom, words, outcome, fate in (
+        (LOST, "", fails("lost"), "killed"),
+        ("hang", "", Outcome(Verdict.HANG, reason="no answer for 10 s"), "killed"),
+        ("lost at *", "", fails("lost", Stage.EXIT), "killed"),
+        ("lost at *", "", fails("lost", None), other),
+        (LOST, "evidence", fails("lost"), "killed"),
+        (LOST, "other words", fails("lost"), other),
+        (LOST, "", PASS, "survived"),
+        (LOST, "", fails("duplicate"), other),
+        (LOST, "", fails("lost", Stage.EXIT), other),
+    ):
+        matrix = matrix_of(outcome, symptom=symptom, words=words)
+        killed = fate == "killed"
+        assert ([row.fate for row in matrix.rows], matrix.exit_code) == ([fate], 0 if killed else 1)
+        assert matrix.idle_cells == ([] if killed else [CELL])
+    # A cell that fails without the mutant shows nothing.
+    matrix = matrix_of(fails("lost"), control=fails("lost"))
+    assert (matrix.exit_code, matrix.rows[0].kills) == (1, [])
+    assert matrix.problems == [f"{CELL} fails without any mutant: fail: lost: the evidence"]
+    matrix = matrix_of(Outcome(Verdict.HARNESS_ERROR, reason="Traceback"))
+    assert matrix.exit_code == 1 and "the suite itself failed" in matrix.problems[0]
+    assert Matrix([]).exit_code == 2
+
+
+@pytest.mark.contract("C6")
+def test_mutants_are_killed_and_what_is_not_broken_survives(tmp_path: Path) -> None:
+    (late,) = (broken for broken in MUTANTS if broken.name == "late")
+    harmless = mutant("IMPLEMENTATION", home="conformance.implementations.hostcb")
+    matrix = run([late, harmless], tmp_path, 1, 60.0)
+    assert [row.fate for row in matrix.rows] == ["killed", "survived"]
+    assert (matrix.exit_code, matrix.problems) == (1, [])
+    assert [{trial.outcome.anomaly for trial in row.kills} for row in matrix.rows] == [{"early barrier"}, set()]
+    wrong = Mutant("wrong", "", lambda library: {}, ("id_tap/no_such_program/*",), (LOST,))
+    with pytest.raises(CommandError, match="no_such_program"):
+        cells_of(wrong, planned_cells())
+    assert len({broken.name for broken in MUTANTS}) == len(MUTANTS) >= 80
+
+
+@pytest.mark.contract("C6")
+def test_a_run_begins_with_planned_cells_that_kill_the_mutants(cpu_plan: Plan) -> None:
+    """`mutants --rank` renews the file."""
+    first = kills_in(FIRST_CELLS.read_text())
+    planned = {cell.id for cell in (*cpu_plan.cells, *plan_over_processes(("hostcb",), [USUAL]).cells)}
+    assert {f"hostcb/{cell}" for cell in first} <= planned
+    assert {mutant for killed in first.values() for mutant in killed} <= {mutant.name for mutant in MUTANTS}
+    assert len({mutant for killed in first.values() for mutant in killed}) >= 0.95 * len(MUTANTS)
+
+
+# The soak.
 
 
 def spec(*kinds: str, trips: int = 3, layout: Layout = Layout.ONE_DEVICE, **more: Any) -> ProgramSpec:
@@ -43,58 +118,45 @@ MIXED = spec("id_print", "io_callback", "pure_callback", "call", form=Form.WHILE
 ARRAYS = spec("id_tap", trips=900, size=4)
 
 
-@pytest.fixture
-def record() -> Record:
-    return Record()
+class Soak(Record):
+    """A record, with what runs."""
 
+    def begun(self, spec: ProgramSpec = TAPS, thread: str = "one") -> Run:
+        return self.begin(thread, Shape(spec, spec.trips), (4, 5) if spec is SPREAD else (0,))
 
-def begun(record: Record, spec: ProgramSpec = TAPS, thread: str = "one") -> Run:
-    return record.begin(thread, Shape(spec, spec.trips), (4, 5) if spec is SPREAD else (0,))
+    def call(self, run: Run, *places: int, slot: int = 0, site: str = "", **more: Any) -> Any:
+        for place in places:
+            code = base_code(run.number, slot) + place
+            steps = run.shape.steps
+            result = self.saw(site or steps[min(place, len(steps) - 1)].site, run.shape.spec, code, **more)
+        return result
 
+    def returned(self, run: Run, thread: str | None = None) -> None:
+        """Its dispatch is over, and then a barrier."""
+        run.returned = time.monotonic_ns()
+        self.barrier(time.monotonic_ns() + 1, thread)
 
-def call(record: Record, run: Run, *places: int, slot: int = 0, site: str = "", **more: Any) -> Any:
-    for place in places:
-        code = base_code(run.number, slot) + place
-        steps = run.shape.steps
-        result = record.saw(site or steps[min(place, len(steps) - 1)].site, run.shape.spec, code, **more)
-    return result
-
-
-def returned(record: Record, run: Run, thread: str | None = None) -> None:
-    """Its dispatch is over, and then a barrier."""
-    run.returned = time.monotonic_ns()
-    record.barrier(time.monotonic_ns() + 1, thread)
-
-
-def judged(record: Record) -> list[str]:
-    record.judge()
-    return [anomaly.kind for anomaly in record.anomalies]
-
-
-def test_every_program_is_drawn() -> None:
-    specs = [drawn_program(random.Random(seed), 8) for seed in range(600)]
-    assert {kind for spec in specs for kind in spec.kinds} == {*CALLBACKS}
-    assert {spec.layout for spec in specs} == {*Layout} - {Layout.EAGER}
-    assert {spec.form for spec in specs} == {*Form}
-    assert all(len(Shape(spec, spec.trips).steps) < STEPS for spec in specs)
-
-
-# The record of what ran.
+    def judged(self) -> list[str]:
+        """The kinds of the anomalies since the last time."""
+        self.judge()
+        found, self.anomalies = self.anomalies, []
+        return [anomaly.kind for anomaly in found]
 
 
 @pytest.mark.parametrize("spec", [MIXED, SPREAD])
-def test_a_right_history_is_forgotten(record: Record, spec: ProgramSpec) -> None:
-    run = begun(record, spec)
+def test_a_right_history_is_forgotten(spec: ProgramSpec) -> None:
+    record = Soak()
+    run = record.begun(spec)
     count = len(run.shape.steps) * len(run.devices)
     for slot in range(len(run.devices)):
-        call(record, run, *range(len(run.shape.steps)), slot=slot)
+        record.call(run, *range(len(run.shape.steps)), slot=slot)
     record.fetched(run, [run.shape.result(run.number, slot) for slot in range(len(run.devices))])
-    returned(record, run)
-    assert record.waiting() == judged(record) == []
+    record.returned(run)
+    assert record.waiting() == record.judged() == []
     assert record.events == count
     # Its callbacks belong to no run any more.
-    call(record, run, 0)
-    assert judged(record) == ["unexpected"]
+    record.call(run, 0)
+    assert record.judged() == ["unexpected"]
 
 
 UNORDERED = spec("io_callback", "pure_callback", trips=2)
@@ -111,93 +173,96 @@ UNORDERED = spec("io_callback", "pure_callback", trips=2)
         (UNORDERED, (0, 1, 3), ["lost"]),
     ],
 )
-def test_wrong_histories(record: Record, spec: ProgramSpec, places: tuple[int, ...], kinds: list[str]) -> None:
-    call(record, begun(record, spec), *places)
-    assert judged(record) == kinds
+def test_wrong_histories(spec: ProgramSpec, places: tuple[int, ...], kinds: list[str]) -> None:
+    record = Soak()
+    record.call(record.begun(spec), *places)
+    assert record.judged() == kinds
 
 
-def test_wrong_results_functions_devices_and_times(record: Record) -> None:
+def test_wrong_results_functions_devices_and_times() -> None:
     """Callbacks that overlap, and callbacks that run after the barrier of their thread."""
-    run = begun(record)
-    call(record, run, 0, site="place 1")
-    call(record, run, 1, device=3)
-    call(record, run, 2, device=0)
-    record.saw("place 0", SPREAD, base_code(begun(record).number, 0))
-    assert judged(record) == ["unexpected", "unexpected", *["lost"] * 4, "wrong device"]
-    record.anomalies.clear()
-    run = begun(record)
-    run.effects = {(0, 0): lambda: call(record, run, 1)}
-    call(record, run, 0)
-    returned(record, run, "another one")
-    call(record, run, 2)
-    assert judged(record) == ["overlap"]
-    late = begun(record, thread="two")
-    call(record, late, 0)
-    returned(record, late, "two")
-    call(record, late, 1, 2)
-    assert judged(record)[1:] == ["early barrier"] * 2
-    record.anomalies.clear()
+    record = Soak()
+    run = record.begun()
+    record.call(run, 0, site="place 1")
+    record.call(run, 1, device=3)
+    record.call(run, 2, device=0)
+    record.saw("place 0", SPREAD, base_code(record.begun().number, 0))
+    assert record.judged() == ["unexpected", "unexpected", *["lost"] * 4, "wrong device"]
+    run = record.begun()
+    run.effects = {(0, 0): lambda: record.call(run, 1)}
+    record.call(run, 0)
+    record.returned(run, "another one")
+    record.call(run, 2)
+    assert record.judged() == ["overlap"]
+    late = record.begun(thread="two")
+    record.call(late, 0)
+    record.returned(late, "two")
+    record.call(late, 1, 2)
+    assert record.judged() == ["early barrier"] * 2
     # A result is the sum of what callbacks return.
-    run = begun(record, spec("call", trips=900))
-    found = [call(record, run, place) for place in range(900)]
+    run = record.begun(spec("call", trips=900))
+    found = [record.call(run, place) for place in range(900)]
     assert run.shape.result(run.number, 0) == np.sum(found, dtype=np.int32)
     record.fetched(run, [5])
-    assert judged(record) == ["result"]
+    assert record.judged() == ["result"]
 
 
-@pytest.mark.parametrize(
-    ("thread", "had_returned", "kinds"),
-    [("one", False, ["order"]), ("two", True, ["order of programs"]), ("two", False, [])],
-)
-def test_the_order_of_programs(record: Record, thread: str, had_returned: bool, kinds: list[str]) -> None:
+def test_the_order_of_programs() -> None:
     """Those that start at once in two threads have none."""
-    first = begun(record)
-    first.returned = time.monotonic_ns() - 1 if had_returned else first.returned
-    second = begun(record, thread=thread)
-    call(record, second, 0, 1, 2)
-    call(record, first, 0, 1, 2)
-    assert judged(record) == kinds
+    for thread, had_returned, kinds in (
+        ("one", False, "order"),
+        ("two", True, "order of programs"),
+        ("two", False, ""),
+    ):
+        record = Soak()
+        first = record.begun()
+        first.returned = time.monotonic_ns() - 1 if had_returned else first.returned
+        second = record.begun(thread=thread)
+        record.call(second, 0, 1, 2)
+        record.call(first, 0, 1, 2)
+        assert record.judged() == [*filter(None, [kinds])]
 
 
 def test_wrong_data_and_data_that_change_while_a_callback_keeps_them() -> None:
     wrong = (np.full(4, 6, np.float32), np.full(3, 5, np.float32), np.full(4, 5, np.int8), np.array([5, 5, 5, 4], "f4"))
     for data in wrong:
-        record = Record()
-        run = begun(record, ARRAYS)
+        record = Soak()
+        run = record.begun(ARRAYS)
         for place in range(900):
-            call(record, run, place, data=data if place == 5 else np.full(4, place & 127, np.float32))
-        assert judged(record) == ["wrong operand"]
-    record, buffer = Record(), np.empty(4, np.float32)
-    run = begun(record, ARRAYS)
+            record.call(run, place, data=data if place == 5 else np.full(4, place & 127, np.float32))
+        assert record.judged() == ["wrong operand"]
+    record, buffer = Soak(), np.empty(4, np.float32)
+    run = record.begun(ARRAYS)
     for place in range(900):
         buffer[...] = place & 127
-        call(record, run, place, data=buffer)
-    assert {*judged(record)} == {"torn operand"}
+        record.call(run, place, data=buffer)
+    assert {*record.judged()} == {"torn operand"}
 
 
 @pytest.mark.parametrize(("ends", "kinds"), [(True, []), (False, ["lost"])])
-def test_failures_and_errors(record: Record, ends: bool, kinds: list[str]) -> None:
+def test_failures_and_errors(ends: bool, kinds: list[str]) -> None:
     """After one that ends the computation nothing runs; a tap that raises does not end it."""
-    run = begun(record)
+    record = Soak()
+    run = record.begun()
     run.fails_at = (0, 1) if ends else None
     run.effects = {(0, 1): record.plan_failure((run.number, 0, 1), "a failure")}
     with pytest.raises(PlantedError) as raised:
-        call(record, run, 0, 1)
+        record.call(run, 0, 1)
     error = raised.value
     record.reported([error])
-    assert (judged(record), record.failures) == (kinds, 1)
+    assert (record.judged(), record.failures) == (kinds, 1)
     record.reported([error, ValueError("of somebody else")])
-    assert judged(record)[len(kinds) :] == ["wrong failure"] * 2
+    assert record.judged() == ["wrong failure"] * 2
     # What a program raises is the error that was planted in it, and each failure of a tap is reported.
-    run, other = begun(record), PlantedError(7, 0, 1)
+    run, other = record.begun(), PlantedError(7, 0, 1)
     record.raised(run, other, in_thread=False)
     run.fails_at = (0, 1)
     record.raised(run, other, in_thread=False)
     record.fetched(run, [0])
     with pytest.raises(PlantedError):
         record.plan_failure((run.number, 0, 1), "a failure")()
-    call(record, run, 0, 1)
-    assert judged(record)[len(kinds) + 2 :] == ["error", "wrong error", "no error", "failure not reported"]
+    record.call(run, 0, 1)
+    assert record.judged() == ["error", "wrong error", "no error", "failure not reported"]
 
 
 # What grows.
@@ -287,18 +352,26 @@ def test_an_interrupt_ends_it_and_a_hang_has_its_stacks(tmp_path: Path) -> None:
     assert hung.returncode == 1 and "in hangs" in hung.stderr[hung.stderr.index("Timeout (") :]
 
 
-def test_the_handler_of_signals(record: Record, devices: list[jax.Device], monkeypatch: Patch) -> None:
+def test_the_handler_of_signals(devices: list[jax.Device], monkeypatch: Patch) -> None:
     """It does nothing while all callbacks must be here, though a signal may still come; its error is not swallowed."""
+    record = Soak()
     monkeypatch.setattr(disturbing, "HANDLERS_TAP", True)
     signals, tapped = Signals(0, record, None, devices[:1]), list[Run]()
     monkeypatch.setattr(signals, "_random", type("Always", (random.Random,), {"random": lambda self: 0.0})())
     monkeypatch.setattr(signals._program, "tap", tapped.append)
     with signals.off():
         signals._handle()
-    assert (tapped, judged(record)) == ([], [])
+    assert (tapped, record.judged()) == ([], [])
     signals._handle()
     assert len(tapped) == 1
     monkeypatch.setattr(signals._program, "tap", lambda run: 1 / 0)
     signals._handle()
     (anomaly,) = record.anomalies
     assert "ZeroDivisionError" in anomaly.witness
+
+
+def test_every_program_is_drawn() -> None:
+    specs = [drawn_program(random.Random(seed), 8) for seed in range(600)]
+    assert {kind for spec in specs for kind in spec.kinds} == {*CALLBACKS}
+    assert ({spec.layout for spec in specs}, {spec.form for spec in specs}) == ({*Layout} - {Layout.EAGER}, {*Form})
+    assert all(len(Shape(spec, spec.trips).steps) < STEPS for spec in specs)

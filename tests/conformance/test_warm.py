@@ -41,27 +41,17 @@ def show():
     }))
     print("to the error stream", file=sys.stderr)
 
-def nothing():
-    pass
-
 def wait():
     print("waits", flush=True)
     sys.stdin.read()
 
 def hold():
-    streams = subprocess.DEVNULL, subprocess.PIPE, subprocess.DEVNULL
-    inner = start("planted_program", ["spin"], {**os.environ}, streams)
-    inner.stdout.readline()
-    print(inner.pid, flush=True)
+    streams = subprocess.DEVNULL, subprocess.DEVNULL, subprocess.DEVNULL
+    print(start("planted_program", ["signal.pause"], {**os.environ}, streams).pid, flush=True)
     sys.stdin.read()
 
-def spin():
-    print("spins", flush=True)
-    while True:
-        pass
-
 def main():
-    globals()[sys.argv[1]]()
+    eval(sys.argv[1])()
 
 if __name__ == "__main__":
     main()
@@ -143,7 +133,7 @@ def test_no_group_is_killed_once_its_number_may_be_anothers(
 ) -> None:
     killed: list[int | None] = []
     nowhere = subprocess.DEVNULL, subprocess.DEVNULL, subprocess.DEVNULL
-    process: Any = start("planted_program", ["nothing"], environment, nowhere, session=True, python=python)
+    process: Any = start("planted_program", ["int"], environment, nowhere, session=True, python=python)
     monkeypatch.setattr(os, "killpg", lambda *_: killed.append(process.returncode))
     assert process.wait(60) == 0
     ending.end(process, signal.SIGTERM, 60)
@@ -215,7 +205,7 @@ def test_where_a_fork_would_differ_there_is_another_server_or_a_fresh_interprete
         ({"JAX_ENABLE_X64": "1"}, Fork),
     ):
         own = {**environment, **further}
-        shown = ran(own, "show" if kind is Fork else "nothing", kind=kind)
+        shown = ran(own, "show" if kind is Fork else "int", kind=kind)
         assert kind is not Fork or shown[0]["environment"]["JAX_ENABLE_X64"] == "1"
     monkeypatch.chdir(tmp_path)
     assert ran(environment, "show")[0]["folder"] == str(tmp_path)

@@ -6,15 +6,17 @@ import argparse
 import contextlib
 import shlex
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from ..bisecting import findings
 from ..bisecting.commits import Repository
 from ..bisecting.line import search, tell
-from ..bisecting.search import Kind
+from ..bisecting.search import Kind, Samples
 from ..bisecting.subjects import Cells, Sample, Script, Subjects
 from ..engine.options import ConflictingOptionsError, positive
+from ..expectations.entries import load_expectations
 from ..releases.environments import Installer, Release
 from ..reports.journal import set_aside
 from ..spec.package import COMMAND
@@ -98,14 +100,14 @@ def main(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         # Outside of the search.
         return _interrupted(options)
-    text = findings.report(found, samples, [*line], options.good or "", partial(_next_steps, options))
+    text = findings.report(found, samples, [*line], options.good or "", partial(_next_steps, options, samples))
     print(text)
     (options.results / FINDINGS).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
     code = findings.exit_code([*found.values()])
     return _interrupted(options) if code == INTERRUPTED else code
 
 
-def _next_steps(options: argparse.Namespace, subject: str, before: str, after: str) -> list[str]:
+def _next_steps(options: argparse.Namespace, samples: Samples, subject: str, before: str, after: str) -> list[str]:
     """What to do with a finding: each line can be pasted after its colon."""
     if options.repo:
         return [f"what changed: git -C {shlex.quote(str(options.repo))} log -p --first-parent {before}..{after}"]
@@ -116,6 +118,11 @@ def _next_steps(options: argparse.Namespace, subject: str, before: str, after: s
         f"if JAX's Python changed it, the commit in a clone of JAX (docs/bisection.md): {commits}",
     ]
     if not options.script:
+        from ..engine.preparation import known_failures_of
+
+        known = load_expectations(known_failures_of(options.platform))
+        failures = {sample.words for ran in samples[subject].values() for sample in ran if not sample.passed}
+        steps += known.reports_of(subject, product((before, after), failures))
         # A case has no program without the suite.
         alone = "" if "/case." in subject else " --standalone"
         where = f"to run with JAX {before} and with {after}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.cell_runner import CellRunner
 from ..engine.options import add_platform, positive
+from ..expectations.entries import load_expectations
 from ..minimising.failures import Counts, failure_of
 from ..oracle.verdicts import Verdict
 from ..reports.table import several
@@ -56,11 +58,16 @@ def add_parser(commands: Any) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    from ..engine.preparation import cell_named
+    from ..engine.preparation import cell_named, known_failures_of
     from ..engine.run import task_of
     from ..minimising.steps import simpler
 
     found = cell_named(options)
+    expectations = load_expectations(known_failures_of(found.topology.platform))
+
+    def known(cell_id: str, words: str) -> list[str]:
+        return expectations.reports_of(cell_id, [(importlib.metadata.version("jax"), words)])
+
     if options.program and not options.program.parent.is_dir():
         raise FileNotFoundError(f"--program {options.program}: there is no folder {options.program.parent}")
     with TemporaryDirectory() as folder:
@@ -92,6 +99,8 @@ def main(options: argparse.Namespace) -> int:
             failure = counts.observe(found)
             if failure is None:
                 print(f"{found.id} passes {counts.how_often(found)}: there is nothing to make smaller.")
+                for line in known(found.id, Verdict.PASS.value):
+                    print(line)
                 if options.runs < MANY_RUNS:
                     print("If it fails by chance, ask for more runs with --runs.")
                 return PASSES
@@ -102,6 +111,8 @@ def main(options: argparse.Namespace) -> int:
             code = INTERRUPTED
     if failure is None:
         return INTERRUPTED
+    for line in known(found.id, failure) or known(options.cell_id, failure):
+        print(line)
     print(f"smallest of {several(len(counts.found), 'cell')}: {found.id}: {failure}, {counts.how_often(found)}")
     if options.program:
         _write(options.program, found, failure)

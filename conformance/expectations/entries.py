@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict
+from ..oracle.verdicts import ExpectationStatus, Outcome, Stage, Verdict, in_words
 from ..spec.depths import Depth
 from ..spec.errors import CommandError
 from ..spec.versions import SpecifierError, version_matches
@@ -77,6 +77,16 @@ class Expectation:
     def met_by(self, outcome: Outcome) -> bool:
         return self.verdict == outcome.label and self.stage in (None, outcome.stage)
 
+    @property
+    def report(self) -> list[str]:
+        """Lines with the report of the failure, and the program of its page."""
+        program = Path(self.link).with_suffix(".py")
+        there = (Path(__file__).parents[2] / program).is_file()
+        return [
+            f"known{' to fail by chance' if self.intermittent else ''}: {self.link}",
+            *([f"the program of that page: {program}"] if there else []),
+        ]
+
 
 @dataclass(frozen=True)
 class Expectations:
@@ -100,6 +110,16 @@ class Expectations:
         if cell_id not in self._found:
             self._found[cell_id] = next((entry for entry in self.entries if entry.matches(cell_id)), None)
         return self._found[cell_id]
+
+    def reports_of(self, cell_id: str, outcomes: Iterable[tuple[str, str]]) -> list[str]:
+        """What is known of a cell with such outcomes, each a release and words, which may lack the stage of a crash."""
+        for jax, words in outcomes:
+            for entry in self.applicable(jax).entries:
+                stage = entry.stage.value if entry.stage and " at " in words else ""
+                met = f"{words} ".startswith(f"{in_words(entry.verdict, stage, '')} ")
+                if entry.matches(cell_id) and (met or (entry.intermittent and words == Verdict.PASS.value)):
+                    return entry.report
+        return []
 
     def status(self, cell_id: str, outcome: Outcome) -> ExpectationStatus:
         entry = self.of(cell_id)

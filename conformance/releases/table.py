@@ -25,10 +25,21 @@ def table_of(outcomes: Outcomes, cells: Sequence[str], known: Expectations, unfi
     columns = tried(outcomes)
     seen = {place: Seen.of(outcome.words, outcome.reason) for place, outcome in outcomes.items()}
     rows = tuple(
-        Row(cell, tuple(seen.get((release, cell)) for release in columns), by_chance=_by_chance(cell, outcomes, known))
+        Row(
+            cell,
+            tuple(seen.get((release, cell)) for release in columns),
+            _by_chance(cell, outcomes, known),
+            _report_of(cell, outcomes, known),
+        )
         for cell in cells
     )
     return Table(tuple(Column(release.label) for release in columns), rows, True, unfinished)
+
+
+def _report_of(cell: str, outcomes: Outcomes, known: Expectations) -> str:
+    """The report of the first known failure that the cell shows with a release."""
+    ran = ((release.jax, outcome.words) for (release, name), outcome in outcomes.items() if name == cell)
+    return next(iter(known.reports_of(cell, (one for one in ran if one[1] != Verdict.PASS.value))), "")
 
 
 def _by_chance(cell: str, outcomes: Outcomes, known: Expectations) -> bool:

@@ -50,6 +50,12 @@ class Row:
     """In the order of the columns; None where the cell did not run."""
     by_chance: bool = False
     """Whether the outcomes are those that a known failure has by chance, so that their difference shows nothing."""
+    report: str = ""
+    """That of a known failure."""
+
+    @property
+    def titled(self) -> str:
+        return f"{self.cell} ({self.report})" if self.report else self.cell
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -171,7 +177,7 @@ class Table:
         if self.chance:
             yield from ("", f"{several(len(self.chance), 'cell')} by chance: known to pass in some runs")
         for row in self.chance:
-            yield f"  {row.cell}: {self._where(row.words)}"
+            yield f"  {row.titled}: {self._where(row.words)}"
 
     def _cells(self, rows: Sequence[Row]) -> Iterator[str]:
         """The cells of a group: those with the same words in their witnesses, then the witnesses of the first one."""
@@ -179,7 +185,7 @@ class Table:
         for row in rows:
             causes.setdefault(tuple(first_words(witness) for _, witness in row.witnesses.values()), []).append(row)
         for alike in causes.values():
-            yield from (f"  {row.cell}" for row in alike)
+            yield from (f"  {row.titled}" for row in alike)
             for place, witness in alike[0].witnesses.values():
                 yield f"    in {self.columns[place].label}: {witness}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from conformance.bisecting.findings import exit_code, report
 from conformance.bisecting.search import Answer, Kind, Samples, answers
 from conformance.bisecting.subjects import Sample, sample_of
 from conformance.cli import minimise
+from conformance.cli.bisect import _next_steps
 from conformance.cli.commands import main
 from conformance.engine.cell_runner import CellRunner
 from conformance.minimising.failures import Counts, Step, failure_of, smallest
@@ -180,6 +182,16 @@ def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(
     assert (code, "UNUSABLE: 0.7.1 cannot be tested" in printed) == (2, True)
     _, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.2")
     assert "JAX 0.7.2 cannot be installed: it needs Python 3.99 or newer: give --python 3.99\n" in printed
+
+
+def test_the_next_steps_name_the_report_of_a_known_failure_and_not_of_another_kind() -> None:
+    name = "jax/io_callback_ordered/case.cond_without_results.jit/cpu-1dev"
+    for words, known in (("fail at compile (error)", 1), ("fail at callback (lost)", 0)):
+        samples: Samples = {name: {0: [Sample("pass", True)], 1: [Sample(words)]}}
+        options = Namespace(repo=None, script=None, platform="cpu")
+        steps = _next_steps(options, samples, name, "0.10.2", "0.12.0.1")
+        assert steps.count("known: docs/jax-bugs/cond-without-results.md") == known
+        assert steps.count("the program of that page: docs/jax-bugs/cond-without-results.py") == known
 
 
 INTERRUPTS = """\
@@ -355,4 +367,8 @@ def test_the_command_prints_each_step_and_the_smallest(tmp_path: Path, capsys: C
     )
     assert file.read_text().startswith("# jax/io_callback/scan/cpu-1dev\n")
     assert minimised(lambda cell: PASS, "jax/io_callback/scan/cpu-8dev")[0] == minimise.PASSES
+    known = "known to fail by chance: docs/jax-bugs/ordered-io-and-debug.md"
+    code, lines = minimised(lambda cell: PASS, "jax/io_and_debug_ordered/scan/cpu-8dev")
+    assert (code, known in lines) == (minimise.PASSES, True)
+    assert known in minimised(lambda cell: LOST, "jax/io_and_debug_ordered/scan/cpu-8dev")[1]
     assert minimised(lambda cell: Outcome(Verdict.HARNESS_ERROR), "jax/io_callback/scan/cpu-8dev")[0] == 2

@@ -174,7 +174,8 @@ def test_a_table_says_what_changed_when_and_goes_on(
     ):
         file.write_text(f'{ENTRY.format(CELLS[3])}{ENTRY.format(cells)}jax = "{jax_versions}"\n')
         assert table("0.6.1", "--expectations", str(file), "--resume") == bool(words)
-        assert words in capsys.readouterr().err
+        said = capsys.readouterr()
+        assert words in said.err and f"\n  {CELLS[3]} (known: https://example.org/1)\n" in said.out
 
 
 def test_a_python_that_cannot_be_had_is_not_blamed_on_jax(tmp_path: Path) -> None:

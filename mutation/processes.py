@@ -21,6 +21,7 @@ from typing import IO, NoReturn
 import jax
 
 from conformance.engine.tasks import Task
+from conformance.warm.ending import kill_group
 from conformance.worker import __main__ as worker
 from conformance.worker.process_group import ProcessGroup
 from conformance.worker.processes import worker_environment
@@ -35,7 +36,7 @@ def fork_worker(work: Callable[[], None], log: Path) -> ProcessGroup:
 
 
 class _Fork:
-    """With the interface of `subprocess.Popen`, as far as a transport uses it."""
+    """With the interface of `ending.Process`. It leads a group, which is killed before the process is reaped."""
 
     def __init__(self, work: Callable[[], None], log: IO[bytes]) -> None:
         read_commands, write_commands = os.pipe()
@@ -51,9 +52,9 @@ class _Fork:
     def wait(self, timeout: float | None = None) -> int:
         end = time.monotonic() + (timeout or 0.0)
         while self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = os.waitstatus_to_exitcode(status)
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                kill_group(self.pid)
+                self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             elif time.monotonic() >= end:
                 raise subprocess.TimeoutExpired("a fork", timeout or 0.0)
             else:
@@ -63,6 +64,11 @@ class _Fork:
     def send_signal(self, number: int) -> None:
         if self._status is None:
             os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        if self._status is None:
+            kill_group(self.pid)
+            os.kill(self.pid, signal.SIGKILL)
 
 
 def work_on_cells(task: Task, prepare: Callable[[], None]) -> None:

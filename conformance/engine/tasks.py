@@ -36,6 +36,10 @@ class Task:
     def kind(self) -> Kind:
         return self.implementation, self.topology, self.xla_flags
 
+    @property
+    def in_several_processes(self) -> bool:
+        return self.topology.in_several_processes
+
 
 def in_running_order(tasks: Iterable[Task], processes: int = 1) -> list[Task]:
     """First the cells that kill most mutants, then those with a process of their own, then cells of one kind together.

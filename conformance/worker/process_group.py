@@ -300,7 +300,7 @@ def start_group(
     arguments = [topology.name, *([implementation] if implementation else [])]
     if not topology.in_several_processes:
         start = Start(arguments, changed, absent)
-        return ProcessGroup(topology.name, [LocalTransport(start, log, python.executable if python else None)])
+        return ProcessGroup(topology.name, [LocalTransport.of(start, log, python.executable if python else None)])
     port, address = (None, cluster.coordinator_address) if cluster else _held_port()
     starts = [
         Start([*arguments, "--process", str(rank), "--coordinator", address], changed, absent)
@@ -309,7 +309,7 @@ def start_group(
     if cluster:
         return ProcessGroup(topology.name, cluster.start(starts))
     logs = (log.with_name(f"{log.stem}.process-{rank}{log.suffix}") for rank in range(topology.processes))
-    return ProcessGroup(topology.name, [*map(LocalTransport, starts, logs)], port)
+    return ProcessGroup(topology.name, [*map(LocalTransport.of, starts, logs)], port)
 
 
 def _held_port() -> tuple[socket.socket, str]:

@@ -8,10 +8,10 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from ..warm import ending
 from ..warm.process import start as start_process
@@ -79,21 +79,30 @@ class Cluster(Protocol):
 
 
 class LocalTransport:
-    def __init__(self, start: Start, log: Path, python: Path | None = None) -> None:
-        """Start a worker, by default with this process's own interpreter; the log gets its standard error."""
-        inherited = {name: value for name, value in os.environ.items() if name not in start.absent}
-        environment = {**inherited, **start.environment}
+    def __init__(self, start: Callable[[IO[bytes]], ending.Process], log: Path) -> None:
+        """Start a process, which receives its standard error, and has pipes for its commands and its reports."""
         self._log = log
         with log.open("ab") as stderr:
             self._marked = stderr.tell()
-            streams = subprocess.PIPE, subprocess.PIPE, stderr
-            # Ctrl-C must reach only the run, which ends its workers itself.
-            self._process = start_process(WORKER, start.arguments, environment, streams, session=True, python=python)
+            self._process = start(stderr)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._commands, self._reports = self._process.stdin, self._process.stdout
         os.set_blocking(self._reports.fileno(), False)
         self._unread = b""
+
+    @staticmethod
+    def of(start: Start, log: Path, python: Path | None = None) -> LocalTransport:
+        """Start a worker, by default with this process's own interpreter."""
+        inherited = {name: value for name, value in os.environ.items() if name not in start.absent}
+        environment = {**inherited, **start.environment}
+
+        def begin(stderr: IO[bytes]) -> ending.Process:
+            streams = subprocess.PIPE, subprocess.PIPE, stderr
+            # Ctrl-C must reach only the run, which ends its workers itself.
+            return start_process(WORKER, start.arguments, environment, streams, session=True, python=python)
+
+        return LocalTransport(begin, log)
 
     @property
     def pid(self) -> int:

@@ -131,7 +131,7 @@ class Coordinator:
     def start(self, starts: Sequence[Start]) -> Sequence[Transport]:
         """Start the processes of a group, the first one here."""
         folder = Path(tempfile.mkdtemp(prefix="conformance-"))
-        transports: list[Transport] = [LocalTransport(_on_own_host(starts[0]), folder / "worker.log")]
+        transports: list[Transport] = [LocalTransport.of(_on_own_host(starts[0]), folder / "worker.log")]
         for rank, one in enumerate(starts[1:], 1):
             if rank not in self._connections:
                 raise WorkerStartError(f"the host of process {rank} is gone")
@@ -269,7 +269,7 @@ class _Host:
             self._forget()
             self._number = message["of"]
             start = Start(message["arguments"], message["environment"], message["absent"])
-            self._transport = LocalTransport(start, self._folder / "worker.log")
+            self._transport = LocalTransport.of(start, self._folder / "worker.log")
             self._selector.register(self._transport, selectors.EVENT_READ)
         elif self._transport is None or message["of"] != self._number:
             return

@@ -97,10 +97,11 @@ def main(options: argparse.Namespace) -> int:
     print(table)
     if known:
         print(f"\n{known_failures(outcomes, known)}")
-    if (change := table.first_change) and not any(".." in word or ":" in word for word in options.versions):
-        cell, before, after = change
+    # A range has run the releases between.
+    between_runs = not any(".." in word or ":" in word for word in options.versions)
+    for cell, before, after in table.changes if between_runs else ():
         ends = f"bisect {cell} --good {before} --bad {after} {repeated(options)}"
-        print(f"\nthe releases between: {COMMAND} {ends}".rstrip())
+        print(f"\nto search the releases between: {COMMAND} {ends}".rstrip())
     for problem in problems:
         tell(f"ERROR: {problem}")
     return WORSE if problems else 0

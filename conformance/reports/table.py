@@ -68,7 +68,12 @@ class Row:
 
     @property
     def differs(self) -> bool:
-        return len(self.outcomes) > 1 and not self.by_chance
+        return len({*self.outcomes} - {NOT_APPLICABLE}) > 1 and not self.by_chance
+
+    @property
+    def lacks(self) -> bool:
+        """Whether some columns lack what it needs, and the others have one outcome."""
+        return NOT_APPLICABLE in self.outcomes and len(self.outcomes) == 2
 
     @property
     def never_passes(self) -> bool:
@@ -96,22 +101,22 @@ class Table:
 
     @property
     def groups(self) -> dict[tuple[str, ...], list[Row]]:
-        """The cells that differ, by their outcomes, the largest group first; then those of releases that never pass."""
+        """The cells that differ, by their outcomes, the largest group first; then those that lack or never pass."""
         found: dict[tuple[str, ...], list[Row]] = {}
         for row in self.rows:
-            if row.differs or (self.of_releases and row.never_passes):
+            if row.differs or row.lacks or (self.of_releases and row.never_passes):
                 found.setdefault(row.words, []).append(row)
         return dict(sorted(found.items(), key=lambda group: (not group[1][0].differs, -len(group[1]))))
 
     @property
-    def first_change(self) -> tuple[str, str, str] | None:
-        """A cell of the largest group that differs, and the columns beside the first change of its outcome."""
-        for rows in self.groups.values():
-            seen = [(column.label, one.words) for column, one in zip(self.columns, rows[0].seen, strict=True) if one]
-            for (before, words), (after, others) in pairwise(seen):
-                if words != others:
-                    return rows[0].cell, before, after
-        return None
+    def changes(self) -> list[tuple[str, str, str]]:
+        """A cell of each group that differs, and the columns beside the first change of its outcome."""
+        found = []
+        for row in (rows[0] for rows in self.groups.values() if rows[0].differs):
+            seen = [(column.label, words) for column, words in zip(self.columns, row.words, strict=True)]
+            ran = [(label, words) for label, words in seen if words not in (NOT_RUN, NOT_APPLICABLE)]
+            found.append(next((row.cell, a, b) for (a, one), (b, other) in pairwise(ran) if one != other))
+        return found
 
     @property
     def chance(self) -> list[Row]:
@@ -147,8 +152,10 @@ class Table:
         differ, same = ("changed", "never changed") if self.of_releases else ("differ", "agree")
         column = "release" if self.of_releases else "column"
         columns = several(len(self.columns), column) + " of JAX" * self.of_releases
-        chance = f"{len(self.chance)} by chance, " if self.chance else ""
-        rest = f"{chance}{agreeing.total()} {same}{_in_brackets(agreeing)}"
+        lacking = sum(row.lacks for row in self.rows)
+        rest = f"{len(self.chance)} by chance, " if self.chance else ""
+        rest += f"{lacking} unsupported in some {column}s, " if lacking else ""
+        rest += f"{agreeing.total()} {same}{_in_brackets(agreeing)}"
         rest += f", {alone.total()} ran in one {column} at most{_in_brackets(alone)}" if alone else ""
         return f"{several(len(self.rows), 'cell')} with {columns}: {differing} {differ}, {rest}."
 
@@ -171,7 +178,7 @@ class Table:
             yield from ("", "environments:")
         yield from (f"  {name}: {self._where(values)}" for name, values in self.environments.items())
         for words, rows in self.groups.items():
-            never = "" if rows[0].differs else " never passed"
+            never = " never passed" * rows[0].never_passes
             yield from ("", f"{several(len(rows), 'cell')}{never}: {self._where(words)}")
             yield from self._cells(rows)
         if self.chance:

@@ -21,12 +21,13 @@ from conformance.cli import releases as command
 from conformance.engine import cell_runner
 from conformance.engine.options import RunOptions
 from conformance.engine.preparation import prepare
-from conformance.expectations.entries import EXPECTATIONS, load_expectations
+from conformance.expectations.entries import EXPECTATIONS, Expectations, load_expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import UnknownCellError, make_whole_plan, parse_cell
 from conformance.planning.plan_file import read_plan
 from conformance.releases import environments, trying
 from conformance.releases.environments import Environment
+from conformance.releases.table import table_of
 from conformance.spec.package import COMMAND
 from conformance.spec.topology import Topology
 from conformance.spec.xla_flags import QUICK_COMPILATION, known, why_unknown
@@ -153,8 +154,8 @@ def test_a_table_says_what_changed_when_and_goes_on(
     assert "JAX 0.7.0, 2 of 3 releases\n" in said.err
     # Where releases are named, those between them may show more; of an open range, this Python has no newer ones.
     assert table("0.6.0", "0.6.2", "--resume") == 0
-    between = f"\nthe releases between: {COMMAND} bisect {CELLS[0]} --good 0.6.0 --bad 0.6.2 --find-links {wheels}\n"
-    assert capsys.readouterr().out.endswith(between)
+    ends = f"{CELLS[0]} --good 0.6.0 --bad 0.6.2 --find-links {wheels}\n"
+    assert capsys.readouterr().out.endswith(f"\nto search the releases between: {COMMAND} bisect {ends}")
     assert table("0.7.0..", "--resume") == 0
     assert "from 0.7.0 to 0.7.0, which are " in capsys.readouterr().err
     assert table("..0.5.3", "--resume") == 0
@@ -176,6 +177,17 @@ def test_a_table_says_what_changed_when_and_goes_on(
         assert table("0.6.1", "--expectations", str(file), "--resume") == bool(words)
         said = capsys.readouterr()
         assert words in said.err and f"\n  {CELLS[3]} (known: https://example.org/1)\n" in said.out
+
+
+def test_what_a_release_lacks_is_no_change_and_each_group_that_changed_has_a_bisection() -> None:
+    lacks, passes = Outcome(Verdict.UNSUPPORTED, None, "none", anomaly="not applicable"), Outcome(Verdict.PASS)
+    columns = map(environments.Release, ("0.6.0", "0.6.2", "0.7.0"))
+    ran = zip(columns, (lacks, lacks, passes), (passes, LOST, LOST), (passes, passes, LOST), strict=True)
+    outcomes = {(one, cell): outcome for one, *three in ran for cell, outcome in zip(CELLS, three, strict=False)}
+    made = table_of(outcomes, CELLS[:3], Expectations())
+    assert made.changes == [(CELLS[1], "0.6.0", "0.6.2"), (CELLS[2], "0.6.2", "0.7.0")]
+    assert made.summary().endswith(": 2 changed, 1 unsupported in some releases, 0 never changed.")
+    assert "\n\n1 cell: unsupported (not applicable) in 0.6.0 to 0.6.2; pass in 0.7.0\n" in str(made)
 
 
 def test_a_python_that_cannot_be_had_is_not_blamed_on_jax(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class ExternalCallbacks:
         def answer(buffer: Any) -> Any:
             look(buffer)
             # As users convert it: `_array` has not been misled by a view that was kept.
-            return np.array(buffer) + np.float32(1)
+            return np.asarray(buffer) + np.float32(1)
 
         return self._offered(callback)(_OfBuffers(answer, callback, copies=False), wanted, **callback.options)(operand)
 

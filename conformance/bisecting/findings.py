@@ -93,7 +93,8 @@ def _changed(answer: Answer, change: Change, samples: Mapping[int, Sequence[Samp
 
 def _unchanged(answer: Answer, ends: str) -> str:
     if answer.kind is Kind.UNFINISHED:
-        return f"NOT FINISHED: {f'{ends} do not differ' if len(answer.ends) > 1 else 'too little has run'}."
+        few = "fewer than two releases or commits have run"
+        return f"NOT FINISHED: {f'{ends} do not differ' if len(answer.ends) > 1 else few}."
     if answer.kind is Kind.UNTESTABLE:
         return f"UNUSABLE: {ends or 'what is beside the only release'} cannot be tested; two ends are needed."
     if answer.kind is Kind.SAME:

@@ -34,7 +34,7 @@ def search(
     def probe(index: int, lacking: Mapping[str, int]) -> Iterator[tuple[str, Sample]]:
         name = labels[index].partition(" ")[0]
         left = left_after(index, len(labels), samples, lacking)
-        rest = f"; about {left} {'is' if left == 1 else 'are'} left after it" if left else ""
+        rest = f"; about {left} more releases or commits to try" if left else ""
         tell(f"{name}: trying it, {several(sum(lacking.values()), 'run')}{rest}")
         try:
             for subject, sample in subjects.run(makers[index](), lacking):

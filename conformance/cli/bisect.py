@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import shlex
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from ..bisecting.search import Kind, Samples
 from ..bisecting.subjects import Cells, Sample, Script, Subjects
 from ..engine.options import ConflictingOptionsError, positive
 from ..expectations.entries import load_expectations
-from ..releases.environments import Installer, Release
+from ..releases.environments import Installer, Release, check_tools
 from ..reports.journal import set_aside
 from ..spec.package import COMMAND
 from ..spec.versions import version_key
@@ -33,7 +32,7 @@ and its kind of anomaly, or the exit code and the output of a script. Without en
 both sides."""
 
 MORE = """\
-Of several cells, the first of 130, 0, 3, 2, 1 that one of them has.
+With several cells, each of them has a code: the command ends with the first of 130, 0, 3, 2, 1 that occurs.
 A script ends with 125 to say that this release cannot be tested."""
 
 
@@ -68,7 +67,7 @@ def add_parser(commands: Any) -> None:
         type=positive(int),
         default=1,
         metavar="N",
-        help="run up to so often in each release, and compare rates",
+        help="at most N runs in each release, whose rates of failure are compared",
     )
     add_options(parser, "results/bisect")
 
@@ -78,6 +77,8 @@ def main(options: argparse.Namespace) -> int:
         raise ConflictingOptionsError("--repo needs both ends: --good REV and --bad REV")
     if options.good and options.good == options.bad:
         raise ConflictingOptionsError(f"--good and --bad are the same, {options.good}: nothing lies between them")
+    if not options.repo:
+        check_tools()
     try:
         subjects = _subjects(options)
         with running(options, Sample.from_json) as (installer, journal), contextlib.ExitStack() as stack:
@@ -95,6 +96,9 @@ def main(options: argparse.Namespace) -> int:
                 releases = _releases(options, installer)
                 line = {release.label: partial(installer.environment, release) for release in releases}
                 named = [place for place, one in enumerate(releases) if one.jax in (options.good, options.bad)]
+                # No other release runs before both named ones can be installed.
+                for place in named:
+                    installer.environment(releases[place])
             depends = f"{subjects.version}, {conditions(options)}"
             found, samples = search(subjects, journal, depends, line, named, options.runs)
     except KeyboardInterrupt:
@@ -115,18 +119,19 @@ def _next_steps(options: argparse.Namespace, samples: Samples, subject: str, bef
     commits = f"{COMMAND} bisect {what} --repo CLONE --python ENV --good jax-v{before} --bad jax-v{after}"
     steps = [
         f"what changed in JAX: https://github.com/jax-ml/jax/compare/jax-v{before}...jax-v{after}",
-        f"if JAX's Python changed it, the commit in a clone of JAX (docs/bisection.md): {commits}",
+        f"to find the commit of JAX, if its Python code changed the outcome (docs/bisection.md): {commits}",
     ]
     if not options.script:
         from ..engine.preparation import known_failures_of
 
         known = load_expectations(known_failures_of(options.platform))
         failures = {sample.words for ran in samples[subject].values() for sample in ran if not sample.passed}
-        steps += known.reports_of(subject, product((before, after), failures))
+        met = (known.explaining(subject, jax, words) for jax in (before, after) for words in failures)
+        steps += next((entry.report for entry in met if entry), [])
         # A case has no program without the suite.
         alone = "" if "/case." in subject else " --standalone"
-        where = f"to run with JAX {before} and with {after}"
-        steps.append(f"the cell as a program, {where}: {COMMAND} repro {subject}{alone}")
+        where = f"to be run with JAX {before} and with {after}"
+        steps.append(f"to make a program of the cell, {where}: {COMMAND} repro {subject}{alone}")
     return steps
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import sys
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -64,10 +65,7 @@ def main(options: argparse.Namespace) -> int:
 
     found = cell_named(options)
     expectations = load_expectations(known_failures_of(found.topology.platform))
-
-    def known(cell_id: str, words: str) -> list[str]:
-        return expectations.reports_of(cell_id, [(importlib.metadata.version("jax"), words)])
-
+    known = partial(expectations.explaining, jax_version=importlib.metadata.version("jax"))
     if options.program and not options.program.parent.is_dir():
         raise FileNotFoundError(f"--program {options.program}: there is no folder {options.program.parent}")
     with TemporaryDirectory() as folder:
@@ -99,8 +97,8 @@ def main(options: argparse.Namespace) -> int:
             failure = counts.observe(found)
             if failure is None:
                 print(f"{found.id} passes {counts.how_often(found)}: there is nothing to make smaller.")
-                for line in known(found.id, Verdict.PASS.value):
-                    print(line)
+                if entry := known(found.id, words=Verdict.PASS.value):
+                    print(entry.report[0])
                 if options.runs < MANY_RUNS:
                     print("If it fails by chance, ask for more runs with --runs.")
                 return PASSES
@@ -111,8 +109,8 @@ def main(options: argparse.Namespace) -> int:
             code = INTERRUPTED
     if failure is None:
         return INTERRUPTED
-    for line in known(found.id, failure) or known(options.cell_id, failure):
-        print(line)
+    if entry := known(found.id, words=failure) or known(options.cell_id, words=failure):
+        print(*entry.report, sep="\n")
     print(f"smallest of {several(len(counts.found), 'cell')}: {found.id}: {failure}, {counts.how_often(found)}")
     if options.program:
         _write(options.program, found, failure)

@@ -11,7 +11,7 @@ from ..bisecting.line import tell
 from ..engine.options import ConflictingOptionsError
 from ..expectations.entries import Expectation, load_expectations
 from ..oracle.verdicts import Outcome, Verdict
-from ..releases.environments import Installer, Release, ReleaseError
+from ..releases.environments import Installer, Release, ReleaseError, check_tools
 from ..releases.journal import RunJournal
 from ..releases.table import known_failures, problems_of, table_of
 from ..releases.trying import run_cells
@@ -62,6 +62,7 @@ def add_parser(commands: Any) -> None:
 def main(options: argparse.Namespace) -> int:
     if options.expectations and not options.expectations.exists():
         raise ConflictingOptionsError(f"there is no {options.expectations}")
+    check_tools()
     expected = load_expectations(options.expectations) if options.expectations else None
     # An old release has JAX's own callbacks alone.
     options.implementations = options.implementations or ["jax"]

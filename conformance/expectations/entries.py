@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -111,15 +111,14 @@ class Expectations:
             self._found[cell_id] = next((entry for entry in self.entries if entry.matches(cell_id)), None)
         return self._found[cell_id]
 
-    def reports_of(self, cell_id: str, outcomes: Iterable[tuple[str, str]]) -> list[str]:
-        """What is known of a cell with such outcomes, each a release and words, which may lack the stage of a crash."""
-        for jax, words in outcomes:
-            for entry in self.applicable(jax).entries:
-                stage = entry.stage.value if entry.stage and " at " in words else ""
-                met = f"{words} ".startswith(f"{in_words(entry.verdict, stage, '')} ")
-                if entry.matches(cell_id) and (met or (entry.intermittent and words == Verdict.PASS.value)):
-                    return entry.report
-        return []
+    def explaining(self, cell_id: str, jax_version: str, words: str) -> Expectation | None:
+        """The entry about an outcome in these words, which may lack the stage of a crash."""
+        for entry in self.applicable(jax_version).entries:
+            stage = entry.stage.value if entry.stage and " at " in words else ""
+            met = f"{words} ".startswith(f"{in_words(entry.verdict, stage, '')} ")
+            if entry.matches(cell_id) and (met or (entry.intermittent and words == Verdict.PASS.value)):
+                return entry
+        return None
 
     def status(self, cell_id: str, outcome: Outcome) -> ExpectationStatus:
         entry = self.of(cell_id)

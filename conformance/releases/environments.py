@@ -121,18 +121,26 @@ class Installer:
         if not (uv := _uv()):
             yield from self._listed_by_pip(oldest, newest)
             return
-        for number in itertools.count():
+        command = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python", self.python]
+
+        def resolved(asked: str, *more: str) -> tuple[str, subprocess.CompletedProcess[str]]:
             # The resolver passes over what is withdrawn, and what has no wheel for this Python.
-            command = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python", self.python]
+            ended = _run([*command, *self._links, *more, "-"], asked)
+            return "".join(re.findall(r"^jax==([\w.]+)$", ended.stdout, re.MULTILINE)), ended
+
+        for number in itertools.count():
             asked = f"jax>={oldest}" + (f",{bound}" if bound else "")
-            resolved = _run([*command, *self._links, "-"], asked)
-            found = re.search(r"^jax==([\w.]+)$", resolved.stdout, re.MULTILINE)
-            if not found:
-                if number and "No solution found" in resolved.stderr:
+            version, ended = resolved(asked)
+            if not version:
+                no_such = "No solution found" in ended.stderr
+                if number and no_such:
                     return
-                raise ReleaseError(f"no release of JAX can be installed for {asked!r}: {_complaint(resolved)}")
-            yield found[1]
-            bound = f"<{found[1]}"
+                beside = [(f"jax<{oldest}",), (f"jax>{newest or oldest}", "--resolution=lowest-direct")]
+                near = " and ".join(filter(None, (resolved(*one)[0] for one in beside if no_such)))
+                why = f"the nearest: {near}" if near else _complaint(ended)
+                raise ReleaseError(f"no release of JAX can be installed for {asked!r}: {why}")
+            yield version
+            bound = f"<{version}"
 
     def between(self, first: str, last: str) -> list[Release]:
         """The releases that can be installed from one to another, with these two; an end may be open."""
@@ -162,8 +170,6 @@ class Installer:
             make = [sys.executable, "-m", "virtualenv", "--quiet"]
             install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
         made = _run([*make, "--python", self.python, str(place)])
-        if "No module named virtualenv" in made.stderr:
-            raise _no_tool()
         if made.returncode:
             advice = "give --python the path of an interpreter"
             raise ReleaseError(f"Python {self.python} cannot be had; {advice}: {_complaint(made)}")
@@ -214,6 +220,12 @@ def _uv() -> str | None:
     """The uv of this environment, which need not be on PATH, or another one."""
     beside = Path(sys.executable).with_name("uv")
     return str(beside) if beside.exists() else shutil.which("uv")
+
+
+def check_tools() -> None:
+    """Refuse at once what only the first environment would show."""
+    if not (_uv() or importlib.util.find_spec("virtualenv")):
+        raise _no_tool()
 
 
 def _no_tool() -> ReleaseError:

@@ -9,7 +9,6 @@ from ..expectations.entries import Expectation, Expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..reports.table import Column, Row, Seen, Table, consecutive
 from ..reports.visible import in_a_line
-from ..spec.versions import version_matches
 from .environments import Release
 
 Outcomes: TypeAlias = Mapping[tuple[Release, str], Outcome]
@@ -24,36 +23,15 @@ def tried(outcomes: Outcomes) -> tuple[Release, ...]:
 def table_of(outcomes: Outcomes, cells: Sequence[str], known: Expectations, unfinished: str = "") -> Table:
     columns = tried(outcomes)
     seen = {place: Seen.of(outcome.words, outcome.reason) for place, outcome in outcomes.items()}
-    rows = tuple(
-        Row(
-            cell,
-            tuple(seen.get((release, cell)) for release in columns),
-            _by_chance(cell, outcomes, known),
-            _report_of(cell, outcomes, known),
-        )
-        for cell in cells
-    )
-    return Table(tuple(Column(release.label) for release in columns), rows, True, unfinished)
 
+    def row(cell: str) -> Row:
+        ran = {release: outcomes[release, cell] for release in columns if (release, cell) in outcomes}
+        met = {release: known.explaining(cell, release.jax, outcome.words) for release, outcome in ran.items()}
+        by_chance = all(entry and entry.intermittent for entry in met.values())
+        reports = (entry.report[0] for one, entry in met.items() if entry and ran[one].verdict is not Verdict.PASS)
+        return Row(cell, tuple(seen.get((release, cell)) for release in columns), by_chance, next(reports, ""))
 
-def _report_of(cell: str, outcomes: Outcomes, known: Expectations) -> str:
-    """The report of the first known failure that the cell shows with a release."""
-    ran = ((release.jax, outcome.words) for (release, name), outcome in outcomes.items() if name == cell)
-    return next(iter(known.reports_of(cell, (one for one in ran if one[1] != Verdict.PASS.value))), "")
-
-
-def _by_chance(cell: str, outcomes: Outcomes, known: Expectations) -> bool:
-    """Whether one entry of chance explains the outcome of the cell with each release."""
-    ran = {release.jax: outcome for (release, name), outcome in outcomes.items() if name == cell}
-    return any(
-        entry.intermittent
-        and entry.matches(cell)
-        and all(
-            version_matches(jax, entry.jax) and (outcome.verdict is Verdict.PASS or entry.met_by(outcome))
-            for jax, outcome in ran.items()
-        )
-        for entry in known.entries
-    )
+    return Table(tuple(Column(release.label) for release in columns), tuple(map(row, cells)), True, unfinished)
 
 
 def known_failures(outcomes: Outcomes, known: Mapping[str, Expectation]) -> str:

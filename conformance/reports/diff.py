@@ -64,7 +64,8 @@ def sides(
                     side.environment[topology] = {name: str(value) for name, value in info.items()}
             found[side.label] = side
     if not any(side.cells for side in found.values()):
-        raise NothingToCompareError("there is no cell")
+        there = {cell.implementation for runs in results.values() for run in runs for cell in run.cells}
+        raise NothingToCompareError(f"no cell matches; there are cells of {', '.join(sorted(there)) or 'nothing'}")
     if len(found) < 2:
         raise NothingToCompareError(
             f"a comparison needs two columns, and there is {next(iter(found))!r} alone: name another results folder,"

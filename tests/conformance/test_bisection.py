@@ -178,10 +178,17 @@ def test_the_first_release_with_another_outcome_and_those_that_cannot_be_tested(
         journal.write('{"run": ["0.7')
     code, again, errors = bisect(NOTED, "--resume", "--good", "0.7.0", "--bad", "0.5.3")
     assert (code, again) == (0, printed) and "trying" not in errors
-    code, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.1")
-    assert (code, "UNUSABLE: 0.7.1 cannot be tested" in printed) == (2, True)
-    _, printed, _ = bisect("print(1)", "--good", "0.5.3", "--bad", "0.7.2")
-    assert "JAX 0.7.2 cannot be installed: it needs Python 3.99 or newer: give --python 3.99\n" in printed
+    for bad, why in (("0.7.1", ""), ("0.7.2", "it needs Python 3.99 or newer: give --python 3.99\n"), ("0.6.9", "")):
+        code, printed, errors = bisect("print(1)", "--good", "0.5.3", "--bad", bad)
+        # Before the other one runs.
+        assert (code, printed, f"JAX {bad} cannot be installed: {why}" in errors, "trying" in errors) == (
+            2,
+            "",
+            True,
+            False,
+        )
+    code, printed, _ = bisect("raise SystemExit(125)", "--good", "0.5.3", "--bad", "0.7.0")
+    assert (code, "UNUSABLE: 0.5.3 and 0.7.0 cannot be tested" in printed) == (2, True)
 
 
 def test_the_next_steps_name_the_report_of_a_known_failure_and_not_of_another_kind() -> None:
@@ -212,11 +219,11 @@ def test_an_interrupted_search_says_what_it_tried_and_found_and_goes_on(bisect: 
     assert (code, "--resume" in errors.splitlines()[-1]) == (130, True)
     # Of five releases, half of those in doubt are left after each try; the script has one name, which needs no line.
     assert [line for line in errors.splitlines() if line.startswith("0.")] == [
-        "0.5.3: trying it, 1 run; about 3 are left after it",
+        "0.5.3: trying it, 1 run; about 3 more releases or commits to try",
         f"0.5.3: {old}",
-        "0.7.0: trying it, 1 run; about 2 are left after it",
+        "0.7.0: trying it, 1 run; about 2 more releases or commits to try",
         f"0.7.0: {new}",
-        "0.6.1: trying it, 1 run; about 1 is left after it",
+        "0.6.1: trying it, 1 run; about 1 more releases or commits to try",
         f"0.6.1: {new}",
         "0.6.0: trying it, 1 run",
     ]

@@ -156,6 +156,9 @@ def test_a_table_says_what_changed_when_and_goes_on(
     assert table("0.6.0", "0.6.2", "--resume") == 0
     ends = f"{CELLS[0]} --good 0.6.0 --bad 0.6.2 --find-links {wheels}\n"
     assert capsys.readouterr().out.endswith(f"\nto search the releases between: {COMMAND} bisect {ends}")
+    assert table("0.6.3..0.6.9", "--resume") == 2
+    nearest = "no release of JAX can be installed for 'jax>=0.6.3,<=0.6.9': the nearest: 0.6.2 and 0.7.0\n"
+    assert capsys.readouterr().err.endswith(nearest)
     assert table("0.7.0..", "--resume") == 0
     assert "from 0.7.0 to 0.7.0, which are " in capsys.readouterr().err
     assert table("..0.5.3", "--resume") == 0
@@ -205,14 +208,21 @@ def test_a_python_that_cannot_be_had_is_not_blamed_on_jax(tmp_path: Path) -> Non
     assert environments._complaint(ended) == "Request failed: Failed to download `a`: no name"
 
 
-def test_without_uv_virtualenv_and_pip_make_environments(wheels: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_without_uv_virtualenv_and_pip_make_environments(
+    wheels: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
     monkeypatch.setattr(environments, "_uv", lambda: None)
     installer = environments.Installer(tmp_path, find_links=wheels)
     assert [release.jax for release in installer.between("0.6.1", "0.7.0")] == ["0.6.1", "0.6.2", "0.7.0"]
+    environments.check_tools()
     made = installer.environment(environments.Release("0.6.1"))
     assert (made.jax, made.jaxlib) == ("0.6.1", "0.6.1")
     with pytest.raises(environments.ReleaseError, match=r"0\.7\.2 cannot be installed: .*Python.*3\.99"):
         installer.environment(environments.Release("0.7.2"))
+    monkeypatch.setattr(environments.importlib.util, "find_spec", lambda name: None)
+    # Before anything else, such as whether there is such a cell.
+    assert commands.main(["releases", "0.6.1", "-k", "nothing"]) == commands.main(["bisect", "-k", "nothing"]) == 2
+    assert capsys.readouterr().err.count("uv makes the environments of releases, and is missing: ") == 2
 
 
 def test_the_version_of_the_running_python_is_that_python(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ MANY = [cell(f"jax/pure_callback/scan/cpu-{count}dev") for count in range(1, 26)
         ([cell(OF_HOSTCB), LOST | {"id": ONE}, PASSED], None, BOTH, 1, "0 fixed, 1 broken, 0 changed, 0 new, 1 gone\n"),
         # Nothing to compare.
         ([cell(ONE)], [cell(ONE)], ("-k", "grad"), 2, "ERROR: -k 'grad' matches no cell"),
+        ([cell(ONE)], None, ("--implementation", "foo"), 2, "ERROR: no cell matches; there are cells of jax"),
         ([cell(ONE)], [cell(TWO)], ("--only-common",), 2, "ERROR: A and B have no cell in common"),
     ],
 )

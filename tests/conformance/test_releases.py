@@ -21,7 +21,7 @@ from conformance.cli import releases as command
 from conformance.engine import cell_runner
 from conformance.engine.options import RunOptions
 from conformance.engine.preparation import prepare
-from conformance.expectations.entries import EXPECTATIONS, Expectations, load_expectations
+from conformance.expectations.entries import EXPECTATIONS, Expectation, Expectations, load_expectations
 from conformance.oracle.verdicts import Outcome, Stage, Verdict
 from conformance.planning.cells import UnknownCellError, make_whole_plan, parse_cell
 from conformance.planning.plan_file import read_plan
@@ -191,6 +191,14 @@ def test_what_a_release_lacks_is_no_change_and_each_group_that_changed_has_a_bis
     assert made.changes == [(CELLS[1], "0.6.0", "0.6.2"), (CELLS[2], "0.6.2", "0.7.0")]
     assert made.summary().endswith(": 2 changed, 1 unsupported in some releases, 0 never changed.")
     assert "\n\n1 cell: unsupported (not applicable) in 0.6.0 to 0.6.2; pass in 0.7.0\n" in str(made)
+    # A failure that is known to come by chance is no change, with its report; another failure is one.
+    for verdict, counts in (("fail", "1 changed, 1 by chance, "), ("hang", "2 changed, ")):
+        entry = Expectation((CELLS[1],), verdict, "Planted.", "a page", "2026-11-29", intermittent=True)
+        made = table_of(outcomes, CELLS[:3], Expectations((entry,)))
+        assert counts in made.summary()
+        assert (f"  {CELLS[1]} (known to fail by chance: a page): pass in 0.6.0; fail" in str(made)) == (
+            verdict == "fail"
+        )
 
 
 def test_a_python_that_cannot_be_had_is_not_blamed_on_jax(tmp_path: Path) -> None:

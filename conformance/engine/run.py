@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..expectations.entries import Expectations
 from ..oracle.verdicts import Outcome, Verdict
 from ..planning.cells import CaseCell, Cell, Plan
-from ..reports.journal import Journal, lines_of
+from ..reports.journal import Journal, lines_of, set_aside
 from ..reports.provenance import Provenance, plan_digest
 from ..reports.report import Report
 from ..reports.results import NOTHING_RAN
@@ -24,7 +25,7 @@ from ..spec.suite import versions
 from ..worker.transport import Cluster
 from .conclusions import Conclusion, conclude_repeated
 from .options import PytestOptionsError, RunOptions
-from .results_folder.resuming import Past, begin, past_of
+from .results_folder.resuming import Past, begin, is_unfinished, past_of
 from .tasks import Setup, Task
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Run:
 
     def resume(self) -> None:
         """Go on with the run in the results folder, from its journal."""
+        self._settle()
         self._past = past_of(
             self._journal_path, self._header, self._report.expectations, [cell.id for cell in self.cells]
         )
@@ -106,9 +108,8 @@ class Run:
         """The setup of the engine; this also removes the logs of an earlier run in the results folder."""
         self._started = time.monotonic()
         self.options.results.mkdir(parents=True, exist_ok=True)
-        if self._resumed:
-            self._old_journal.unlink(missing_ok=True)
-        else:
+        if not self._resumed:
+            self._settle()
             with contextlib.suppress(FileNotFoundError):
                 self._journal_path.rename(self._old_journal)
             clear(self.options.results, self._journal_path.name)
@@ -173,14 +174,27 @@ class Run:
                 report.add(cell, found.outcome, found.attempts, found.preceding_cells, found.repetition)
 
     def leave(self) -> None:
-        """Close the journal, and bring back that of the last run if nothing ran: its results are still there."""
+        """Close the journal."""
         if self._journal:
             self._journal.close()
-        if self._old_journal.exists() and not any(
-            one["event"] == "begin" for one in lines_of(self._journal_path, "event")
-        ):
+        self._settle()
+
+    def _settle(self) -> None:
+        """Bring back the journal of the last run if no cell has begun since: its results are still there.
+
+        1. A run is killed, after hours.
+        2. A run without `--resume` puts its journal away, and is killed before its first cell.
+        3. The next run comes here before it reads or writes a journal.
+        """
+        if not self._old_journal.exists():
+            return
+        if not any(one["event"] == "begin" for one in lines_of(self._journal_path, "event")):
             self._old_journal.rename(self._journal_path)
-        self._old_journal.unlink(missing_ok=True)
+        elif is_unfinished(self._old_journal):
+            words = f"its journal is {set_aside(self._old_journal)}"
+            print(f"NOTE: the run before was killed, and can no longer be resumed; {words}", file=sys.stderr)
+        else:
+            self._old_journal.unlink()
 
     def _in_journal(self, journal: Path) -> dict[str, Conclusion]:
         """Conclusions for cells without one in an interrupted run: from the first run, or from all that ended."""

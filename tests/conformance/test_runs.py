@@ -23,6 +23,7 @@ from conformance.cli import commands
 from conformance.engine import preparation
 from conformance.engine.cell_runner import CellRunner
 from conformance.engine.conclusions import Conclusion, run_with_second_chance
+from conformance.engine.options import RunOptions
 from conformance.engine.pytest_cells import exclusive
 from conformance.engine.results_folder import locking
 from conformance.engine.results_folder.locking import FolderLock
@@ -372,6 +373,30 @@ def test_one_run_holds_a_folder(tmp_path: Path, capsys: Capture) -> None:
             FolderLock(tmp_path).__enter__()
         assert commands.main(["mutants", "-k", "lost", "--results", str(tmp_path)]) == 2
         assert f"ERROR: another run writes into {tmp_path}: {holder}" in capsys.readouterr().err
+
+
+@pytest.mark.contract("C42")
+def test_a_killed_run_is_not_lost_to_one_without_resume(tmp_path: Path, capsys: Capture) -> None:
+    """One that is killed before its first cell leaves it as it was; one that begins a cell keeps its journal."""
+    options = RunOptions(depth="run", cells=(CELL, OTHER), results=tmp_path)
+
+    def killed(*lines: dict[str, Any], resume: bool = False) -> list[str]:
+        """The cells of a run that is killed after these lines of its journal."""
+        prepared = preparation.prepare(replace(options, resume=resume))
+        setup = prepared.setup(1)
+        with setup.journal.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+        assert prepared._journal
+        prepared._journal.close()
+        return [task.id for task in setup.tasks]
+
+    killed(BEGIN, concluded(CELL))
+    assert killed() == killed() == [CELL, OTHER]
+    assert killed(resume=True) == [OTHER]
+    killed(BEGIN)
+    assert killed(resume=True) == [CELL, OTHER]
+    assert f"its journal is {tmp_path / 'journal-cpu.1.last'}\n" in capsys.readouterr().err
+    assert json.loads((tmp_path / "journal-cpu.1.last").read_text().splitlines()[-1])["cell"] == CELL
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:

@@ -89,6 +89,12 @@ def begin(path: Path, header: Mapping[str, Any], past: Past) -> None:
     os.replace(new, path)
 
 
+def is_unfinished(path: Path) -> bool:
+    """Whether this is the journal of a run that was killed after it had begun a cell."""
+    found = {event["event"] for event in lines_of(path, "event")}
+    return "header" in found and bool(found & {"begin", "carried", "concluded"}) and "finished" not in found
+
+
 def past_of(path: Path, header: Mapping[str, Any], expectations: Expectations, cells: Sequence[str]) -> Past:
     """What the journal says about the cells of the run that this header describes."""
     read = [*lines_of(path, "event")]

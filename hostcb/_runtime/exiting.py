@@ -5,8 +5,9 @@ handler of the runtime, or in a call of jaxlib, and C++ does not bear that: the 
 steps:
 
 0. What waits now runs before the functions that the program has registered with `atexit` since it imported hostcb: they
-   may close the file to which a callback writes. They may also start programs with callbacks, so the other steps follow
-   them.
+   may close the file to which a callback writes. Meanwhile a program that another thread starts is refused: a loop in a
+   daemon thread would make the wait longer and longer. The functions may start programs with callbacks, also in threads
+   of their own, so the other steps follow them.
 1. From now on a program that another thread starts is refused, unless a callback has started it.
 2. The exit waits for what had been started. It gives up if a function runs, and none has begun or ended for as many
    seconds as the flag `hostcb_exit_timeout` says, or at an interrupt. It waits a few seconds for what daemon threads
@@ -75,9 +76,8 @@ class Patience(Deadline, Observer):
     """The exit's deadline. It moves on when a function begins or ends, and while none runs."""
 
     def __init__(self) -> None:
-        # What step 0 has given up is not waited for again, and has been named.
-        self._seconds = GRACE if tracker.gave_up else flags.exit_timeout.value
-        in_vain = tracker.waited_in_vain and not tracker.gave_up
+        self._seconds = flags.exit_timeout.value
+        in_vain = tracker.waited_in_vain
         self._report = Deadline(0 if in_vain else REPORT_INTERVAL)
         self._daemons = Deadline(min(self._seconds, SECONDS_FOR_DAEMONS))
         super().__init__(min(self._seconds, SECONDS_IN_VAIN) if in_vain else self._seconds)
@@ -109,6 +109,25 @@ class Patience(Deadline, Observer):
 
     def ended(self, run: Run, state: Any, failure: BaseException | None) -> None:
         self.renew()
+
+
+class GivenUp(Observer):
+    """What step 0 has given up. It is not waited for again, unless the functions of `atexit` have added something."""
+
+    def __init__(self, interrupted: bool) -> None:
+        self.text = listed(outstanding()) or "an interrupt came"
+        self._interrupted = interrupted
+        self._moved = False
+        observers.observe(self)
+
+    def is_all(self) -> bool:
+        return self._interrupted or not (self._moved or listed(outstanding()) != self.text)
+
+    def started(self, run: Run) -> None:
+        self._moved = True
+
+    def ended(self, run: Run, state: Any, failure: BaseException | None) -> None:
+        self._moved = True
 
 
 class Closed(Observer):
@@ -160,12 +179,15 @@ def _patience() -> Iterator[Patience]:
 
 
 def _run_what_waits() -> None:
-    """Step 0. It waits for no program that begins meanwhile: none is refused yet, and a thread may begin many."""
+    """Step 0. It does not wait for pure callbacks that JAX dispatches without telling hostcb: none is refused yet."""
+    tracker.exits_in = threading.get_ident()
     with _patience() as patience:
         try:
-            tracker.gave_up = not wait_for_callbacks("at_exit", patience, seen_to_end)
+            if not wait_for_callbacks("at_exit", patience, seen_to_end):
+                tracker.given_up_at_exit = GivenUp(interrupted=False)
         except KeyboardInterrupt:
-            tracker.gave_up = True
+            tracker.given_up_at_exit = GivenUp(interrupted=True)
+    tracker.exits_in = None
 
 
 def _wait() -> str:
@@ -187,7 +209,8 @@ def _at_exit() -> None:
     beside_others = tracker.used and _others_live()
     if beside_others:
         jax.clear_caches()
-    given_up = _wait()
+    earlier = tracker.given_up_at_exit
+    given_up = earlier.text if earlier is not None and earlier.is_all() else _wait()
     if given_up:
         logger.error("the process exits; these callbacks never finished, and their values are lost: %s", given_up)
     try:

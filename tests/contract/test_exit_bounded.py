@@ -312,3 +312,20 @@ signal.alarm(2)
     assert ended.returncode == 0, ended
     assert "these callbacks never finished" in ended.stderr and "hang" in ended.stderr
     assert "no barrier_wait reported it" in ended.stderr and "first failure" in ended.stderr
+
+
+def test_functions_of_atexit_may_tap_beside_one_that_was_given_up_before() -> None:
+    program = """
+import atexit
+def tap(function, device):
+    x = jax.device_put(np.float32(1), jax.devices()[device])
+    jax.jit(lambda x: hcb.id_tap(lambda value, transforms: function(), x))(x)
+
+ran, hung = threading.Event(), threading.Event()
+tap(ran.set, 0)
+tap(lambda: (hung.set(), threading.Event().wait()), 1)
+ran.wait(30), hung.wait(30)
+atexit.register(tap, lambda: (time.sleep(0.5), os.write(1, b"saved\\n")), 0)
+"""
+    ended = run_program(program, devices=2, timeout=60.0, env={"HOSTCB_EXIT_TIMEOUT": "1"}).check()
+    assert ended.lines == ["saved"] and "these callbacks never finished" in ended.stderr, ended

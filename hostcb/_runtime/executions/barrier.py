@@ -98,7 +98,7 @@ def barrier_wait(logging_name: str | None = None, *, timeout: float | None = Non
                     each.wait()
             else:
                 _wait_in_time(name, seconds)
-        except BaseException:
+        except (BarrierTimeoutError, KeyboardInterrupt):
             tracker.waited_in_vain = True
             raise
         finally:

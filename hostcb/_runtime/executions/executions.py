@@ -71,8 +71,8 @@ class ExecutionTracker:
         self.closed = False
         # Whether a timeout or an interrupt has ended the last barrier.
         self.waited_in_vain = False
-        # Whether the exit has waited in vain, and the functions of `atexit` run now.
-        self.gave_up = False
+        # What the exit has given up before the functions of `atexit` ran, see `exiting.GivenUp`.
+        self.given_up_at_exit: Any = None
         self._live: dict[Execution, None] = {}
         self._fresh: dict[tuple[Any, ...], Any] = {}
         failed_calls.forget()

@@ -52,6 +52,21 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
+def watch(process: int) -> int | None:
+    """A descriptor that can be read once this process has ended; None where there is none, as in some sandboxes."""
+    try:
+        return os.pidfd_open(process)
+    except (AttributeError, OSError):
+        return None
+
+
+def can_watch() -> bool:
+    end = watch(os.getpid())
+    if end is not None:
+        os.close(end)
+    return end is not None
+
+
 class Child(subprocess.Popen[bytes]):
     """A process whose number gets no signal once it may be another one's.
 
@@ -59,7 +74,7 @@ class Child(subprocess.Popen[bytes]):
     2. The group is killed.
     3. The process is reaped, and from then on nobody sends a signal to the number.
 
-    A system without `pidfd_open` cannot wait for 1 alone: there the process is reaped, and what it has left goes on.
+    Without `pidfd_open` nobody can wait for 1 alone: there the group is killed just after the process is reaped.
     """
 
     def __init__(self, command: Sequence[str | os.PathLike[str]], **options: Any) -> None:
@@ -67,18 +82,21 @@ class Child(subprocess.Popen[bytes]):
         super().__init__(command, **options)
 
     def wait(self, timeout: float | None = None) -> int:
-        if not hasattr(os, "pidfd_open"):
-            return super().wait(timeout)
         with self._reaping:
-            end = os.pidfd_open(self.pid) if self.returncode is None else None
-        if end is not None:
-            look = select.poll()
-            look.register(end, select.POLLIN)
-            try:
-                if not look.poll(None if timeout is None else 1000 * max(0.0, timeout)):
-                    raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            finally:
-                os.close(end)
+            if self.returncode is not None:
+                return self.returncode
+            end = watch(self.pid)
+        if end is None:
+            status = super().wait(timeout)
+            kill_group(self.pid)
+            return status
+        look = select.poll()
+        look.register(end, select.POLLIN)
+        try:
+            if not look.poll(None if timeout is None else 1000 * max(0.0, timeout)):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        finally:
+            os.close(end)
         with self._reaping:
             if self.returncode is None:
                 kill_group(self.pid)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from ..spec.package import module
-from .ending import Child, Process, wait
+from .ending import Child, Process, can_watch, wait
 from .environment import fixed
 
 COLD = "HOSTCB_CONFORMANCE_COLD"
@@ -254,7 +254,7 @@ def is_fork() -> bool:
 
 def _server_for(environment: Mapping[str, str], imported: tuple[str, ...]) -> _Server | None:
     """A server whose forks are what a fresh interpreter is in this environment."""
-    if sys.platform != "linux" or not hasattr(os, "pidfd_open") or environment.get(COLD) == "1":
+    if sys.platform != "linux" or environment.get(COLD) == "1" or not can_watch():
         return None
     if environment.get("JAX_PLATFORMS") != "cpu":
         # The plugin of another platform may start threads when it is imported.

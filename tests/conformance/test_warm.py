@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -141,6 +142,10 @@ def test_no_group_is_killed_once_its_number_may_be_anothers(
     assert killed == ([None] if python else [])
 
 
+def refused(process: int) -> int:
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
 STARTS_ANOTHER = """\
 import faulthandler, os, signal, sys
 faulthandler.enable()
@@ -150,8 +155,11 @@ os.write(int(sys.argv[1]), b"started")
 """
 
 
-def test_a_program_ends_with_what_it_has_started(monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("sandboxed", [False, True])
+def test_a_program_ends_with_what_it_has_started(monkeypatch: Patch, sandboxed: bool) -> None:
     """At its deadline with its stacks. What it has started keeps its output open, and nobody waits for that."""
+    if sandboxed:
+        monkeypatch.setattr(os, "pidfd_open", refused)
 
     def ended(does: str, deadline: float) -> ending.Ended:
         reading, writing = os.pipe()
@@ -195,7 +203,7 @@ def test_a_program_ends_with_what_it_has_started(monkeypatch: Patch) -> None:
 def test_where_a_fork_would_differ_there_is_another_server_or_a_fresh_interpreter(
     environment: Environment, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    """A variable that is read at an import, another folder; another platform, and a server that has threads."""
+    """A variable that is read at an import, another folder; another platform, a server that has threads, a sandbox."""
     text = "import sys, threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     (tmp_path / "sitecustomize.py").write_text(text)
     threads = {"PYTHONPATH": os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])}
@@ -210,3 +218,5 @@ def test_where_a_fork_would_differ_there_is_another_server_or_a_fresh_interprete
     monkeypatch.chdir(tmp_path)
     assert ran(environment, "show")[0]["folder"] == str(tmp_path)
     assert len(warm._own) <= warm.MOST_SERVERS
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    ran(environment, "int", kind=subprocess.Popen)

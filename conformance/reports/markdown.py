@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..oracle.repetition import CONFIDENCE, percent
 from ..oracle.verdicts import ExpectationStatus
 from .capabilities import table_of
 from .causes import grouped
@@ -27,6 +28,7 @@ def _run(run: RunRecord) -> Iterable[str]:
     yield from _problems(run)
     yield from _unexpected(run)
     yield from _capabilities(run)
+    yield from _repeated(run.cells)
     yield from _matrices(run.cells)
     yield from _known(run.cells)
 
@@ -67,6 +69,25 @@ def _unexpected(run: RunRecord) -> Iterable[str]:
         yield from fenced("\n".join([*group.witness, command, *others, *rest]))
     if len(groups) > MOST_SHOWN:
         yield from ("", f"and {len(groups) - MOST_SHOWN} more causes.")
+
+
+def _repeated(cells: Sequence[CellRecord]) -> Iterable[str]:
+    """How often each cell failed, the highest rate first."""
+    found = [(cell, cell.repetition) for cell in cells if cell.repetition]
+    if not found:
+        return
+    found.sort(key=lambda one: -one[1].rate)
+    yield from ("", "## Repeated runs", "")
+    yield f"The interval holds the rate of failure with a confidence of {100 * CONFIDENCE:.0f} %."
+    yield ""
+    rows = []
+    for cell, repetition in found[:MOST_SHOWN]:
+        failed, rate = f"{repetition.failures} of {repetition.judged}", percent(repetition.rate)
+        interval = " to ".join(map(percent, repetition.interval))
+        rows.append([code(cell.id), failed, rate, interval, text(repetition.ways_in_words)])
+    yield from grid(["cell", "failed", "rate", "interval", "outcomes"], rows)
+    if len(found) > MOST_SHOWN:
+        yield from ("", f"and {len(found) - MOST_SHOWN} more.")
 
 
 def _matrices(cells: Sequence[CellRecord]) -> Iterable[str]:

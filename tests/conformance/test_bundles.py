@@ -51,7 +51,7 @@ def test_what_a_run_writes_is_as_described_and_can_be_bundled(
     assert (repeated["runs"], repeated["failures"], repeated["confidence"]) == (7, 4, 0.95)
     assert [(way["verdict"], way["count"]) for way in repeated["outcomes"]] == [("fail", 4), ("pass", 3)]
     assert (data["process_starts"], len(journal_in(folder, "end"))) == (1, 7)
-    assert "4 of 7" in printed and "4 of 7" in markdown(load_results(folder))
+    assert "4 of 7" in printed and "| 4 of 7 | 57.1 % |" in markdown(load_results(folder))
     assert commands.main(["bundle", str(folder)]) == 0
     assert commands.main(["verify", str(folder / "bundle.zip")]) == 1
     assert NAMED in capsys.readouterr().out

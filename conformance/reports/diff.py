@@ -46,13 +46,13 @@ def sides(
 ) -> list[Side]:
     """A column for each of the named results, or for each of the implementations in each of them."""
     ids = [cell.id for runs in results.values() for run in runs for cell in run.cells]
-    wanted = any_of(patterns or ["*"], ids)
+    wanted = any_of(patterns, ids)
     found: dict[str, Side] = {}
     for name, runs in results.items():
         # In the order in which the implementations are named: the last column is the newer one.
         for implementation in implementations or (ANY,):
             cells = [one for run in runs for one in run.cells if implementation in (ANY, one.implementation)]
-            cells = [one for one in cells if wanted(one.id)]
+            cells = [one for one in cells if not patterns or wanted(one.id)]
             if implementations and not cells:
                 continue
             own = [implementation] if implementations else []

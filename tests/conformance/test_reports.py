@@ -169,6 +169,7 @@ MANY = [cell(f"jax/pure_callback/scan/cpu-{count}dev") for count in range(1, 26)
         # Nothing to compare.
         ([cell(ONE)], [cell(ONE)], ("-k", "grad"), 2, "ERROR: -k 'grad' matches no cell"),
         ([cell(ONE)], None, ("--implementation", "foo"), 2, "ERROR: no cell matches; there are cells of jax"),
+        ([], [], (), 2, "ERROR: no cell matches; there are cells of nothing"),
         ([cell(ONE)], [cell(TWO)], ("--only-common",), 2, "ERROR: A and B have no cell in common"),
     ],
 )

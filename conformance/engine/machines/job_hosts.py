@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,9 @@ PORT_DISTANCE = 4096
 
 KEY = "HOSTCB_CONFORMANCE_KEY"
 PORT = "HOSTCB_CONFORMANCE_PORT"
+
+ANSWER_SECONDS = 10.0
+"""A host that answers to no packet is asked again after so long."""
 
 
 class ClusterError(CommandError):
@@ -229,7 +232,11 @@ def _connected(place: Place) -> Connection:
     until = time.monotonic() + JOIN_SECONDS
     while True:
         try:
-            return Client(place.address, authkey=place.key)
+            # `Client` has no deadline for this, and a host that drops packets would hold it for minutes.
+            connection = Connection(socket.create_connection(place.address, ANSWER_SECONDS).detach())
+            os.set_blocking(connection.fileno(), True)
+            answer_challenge(connection, place.key)
+            deliver_challenge(connection, place.key)
         except (OSError, EOFError) as error:
             if time.monotonic() > until:
                 host, port = place.address
@@ -237,6 +244,8 @@ def _connected(place: Place) -> Connection:
             time.sleep(0.2)
         except AuthenticationError as error:
             raise ClusterError(f"the job's first process has another key: set the same {KEY} on every host") from error
+        else:
+            return connection
 
 
 class _Host:

@@ -91,5 +91,6 @@ def _of_platform(platform: Platform) -> list[str]:
     for name, value in {**vars(platform), "name": "", "source": ""}.items():
         pairs = [f"{key}={each}" for key, each in value.items()] if isinstance(value, Mapping) else value
         words = " ".join(map(str, pairs)) if isinstance(pairs, list | tuple) else pairs
-        lines += [f"    {name}: {words}"] * bool(words)
+        if words:
+            lines.append(f"    {name}: {words}")
     return lines

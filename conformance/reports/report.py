@@ -64,7 +64,8 @@ class Report:
         entry, status = self.expectations.of(cell.id), self.expectations.status(cell.id, outcome)
         wrong = status in (ExpectationStatus.UNEXPECTED_PASS, ExpectationStatus.CHANGED_FAILURE)
         on_cpu = known_on_cpu(cell.id, outcome) if status is ExpectationStatus.UNEXPECTED else None
-        options = " -n 1" * bool(preceding_cells) + (f" --repeat {repetition.runs}" if repetition else "")
+        options = " -n 1" if preceding_cells else ""
+        options += f" --repeat {repetition.runs}" if repetition else ""
         options += platform_named(cell.topology.platform).option
         named = " ".join(f"--cell {each}" for each in (*preceding_cells, cell.id))
         data = {
@@ -75,15 +76,18 @@ class Report:
             "status": status.value,
             "expected": entry.verdict if entry else Verdict.PASS.value,
             "known": _known(entry) if entry else None,
-            "entry": without_home(entry.place_of(cell.id)) if entry and wrong else None,
-            "on_cpu": _known(on_cpu) | {"verdict": on_cpu.verdict} if on_cpu else None,
             "attempts": attempts,
-            "preceding_cells": list(preceding_cells) or None,
             "reproduce": f"{COMMAND} run{options} {named}",
-            "repeated": repetition.as_json() if repetition else None,
         }
-        absent = ("entry", "on_cpu", "preceding_cells", "repeated")
-        self.cells.append({name: value for name, value in data.items() if value is not None or name not in absent})
+        if entry and wrong:
+            data["entry"] = without_home(entry.place_of(cell.id))
+        if on_cpu:
+            data["on_cpu"] = _known(on_cpu) | {"verdict": on_cpu.verdict}
+        if preceding_cells:
+            data["preceding_cells"] = list(preceding_cells)
+        if repetition:
+            data["repeated"] = repetition.as_json()
+        self.cells.append(data)
 
     @property
     def exit_code(self) -> int:

@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from ..implementations import callbacks_asked_of, callbacks_drawn_for
 from ..model.programs import DOCUMENTED_TRIPLES, Program
@@ -25,8 +26,12 @@ from .jax_limits import SHOWN_BY, limit_of_devices, limit_of_program
 from .sampling import ONLY_BATCHED
 
 CALLBACK, INNER = AXES.index("callback"), AXES.index("inner")
-OF_OPERANDS = frozenset(map(AXES.index, ("configuration", "element", "shape", "structure")))
+OF_OPERANDS = frozenset(map(AXES.index, ("element", "shape", "structure")))
 """The axes in which callbacks do not differ that hand over operands in the same way."""
+HANDS_OVER = attrgetter(
+    "function", "ordered", "returns_new_value", "device_choice", "partitioned", "aliased", "in_place"
+)
+"""The fields of a callback that decide how operands and results cross."""
 
 CPU_DEVICE_COUNTS = (1, 2, 4, 8)
 
@@ -136,20 +141,13 @@ def shown_by(row: Row) -> list[Pair]:
 @functools.cache
 def _alike(name: str, batched: bool) -> tuple[tuple[str, frozenset[int]], ...]:
     """The callbacks that do not differ from this one in some axes, and these axes."""
-    own, every_axis = _handed_over(callback_named(name)), frozenset(range(len(AXES)))
-    found = {one.name: OF_OPERANDS for one in ALL_CALLBACKS if one.name != name and _handed_over(one) == own}
+    own, every_axis = HANDS_OVER(callback_named(name)), frozenset(range(len(AXES)))
+    # A mixture has several ways, so it stands for no other callback.
+    others = (one for one in ALL_CALLBACKS if one.name != name and not one.parts)
+    found = {one.name: OF_OPERANDS for one in others if HANDS_OVER(one) == own}
     if not batched:
         found |= dict.fromkeys(ONLY_BATCHED.get(name, ()), every_axis)
-    if name == "io_callback_sharding":
-        # How a device is chosen does not depend on whether the callback has an effect.
-        found["pure_callback_sharding"] = every_axis
     return tuple(found.items())
-
-
-def _handed_over(callback: Callback) -> tuple[object, ...]:
-    """How operands and results cross, whichever device calls back; a mixture counts as its first part."""
-    one = (*callback.parts, callback)[0]
-    return one.function, one.ordered, one.returns_new_value, one.partitioned, one.aliased, one.in_place
 
 
 def row_of(cell: Cell) -> Row | None:

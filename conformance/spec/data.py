@@ -99,7 +99,7 @@ ELEMENT_TYPES = {
     )
 }
 
-REPRESENTATIVES = ("float32", "bool", "int4", "complex64", "int64", "typed_key")
+REPRESENTATIVES = ("float32", "bool", "int4", "float8_e4m3fn", "complex64", "int64", "typed_key")
 """An element type of each sort, for the covering rows of a run without `--full`. The cases
 `dtypes` and `all_64_bits` have all types."""
 

@@ -98,7 +98,7 @@ def equal_programs_from_a_cache(case: Case) -> None:
 
 
 @case("jit", EVERY_KIND_AND_ORDERED, "H18")
-@case("pjit pmap shard_map", "id_tap", "H18")
+@case("pjit pmap shard_map", "id_tap io_callback", "H18")
 def compiled_ahead(case: Case) -> None:
     """Executables outlive the jitted functions that they come from; any thread calls them, in any order."""
     said: list[int] = []

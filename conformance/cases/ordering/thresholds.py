@@ -24,11 +24,12 @@ from ...spec.thresholds import (
 from ..harness.case import WHILE, Case, case
 from ..harness.hosts import add_one
 
-BY_ELEMENT = "call_sequential call_sequential_unrolled io_callback debug_callback_ordered buffer_callback_side_effect"
+SEQUENTIAL = "call_sequential call_sequential_unrolled pure_callback_sequential"
+BY_ELEMENT = f"{SEQUENTIAL} io_callback debug_callback_ordered buffer_callback_side_effect"
 RUNS = 3
 
 
-@case("jit", BY_ELEMENT, "H7 H8 X3 X4 B4")
+@case("jit", BY_ELEMENT, "H7 H8 X2 X3 X4 B4")
 def batch_elements(case: Case) -> None:
     """Under vmap, each batch element calls with its own operand and gets its own result."""
     for count in around(UNROLLED_ELEMENTS):
@@ -39,7 +40,7 @@ def batch_elements(case: Case) -> None:
         case.saw(host, [*operand])
 
 
-@case("jit", "call", "H3 H5")
+@case("jit", "call io_callback", "H3 H5 X3")
 def loop_steps(case: Case) -> None:
     """Loops with a number of steps that the compiler knows call back at each step, below and above a threshold."""
     host = case.host(add_one)

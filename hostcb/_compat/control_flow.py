@@ -11,7 +11,7 @@ import jax
 
 from .extend import AbstractToken
 from .registry import Cost, called_with, first_lost, known_as, private
-from .rules import JVPS, set_rule
+from .rules import JVPS, set_rule, with_first
 
 _HOISTED = "A callback in a scan that is differentiated could run once in place of once a step."
 
@@ -114,7 +114,7 @@ def stand_before_batching(batch_cond: Callable[..., Any], batch_while: Callable[
     """Replace JAX's rules that batch `cond` and `while_loop` by these, which get JAX's rule as their first argument."""
     for entry, batch in ((_BATCHED_COND, batch_cond), (_BATCHED_WHILE, batch_while)):
         if entry.holds:
-            entry.put(functools.partial(batch, entry.value))
+            entry.put(with_first(batch, entry.value))
 
 
 def watch_conditions(

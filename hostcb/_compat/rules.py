@@ -67,3 +67,8 @@ def register_lowering(primitive: Any, rule: Callable[..., Any], **options: Any) 
     """Let JAX lower `primitive` by `rule`; without this function of JAX, every callback is refused."""
     if _REGISTER_LOWERING.holds:
         _REGISTER_LOWERING.value(primitive, rule, **options)
+
+
+def with_first(rule: Callable[..., Any], first: Any) -> Callable[..., Any]:
+    """Return a rule whose first argument is given. It is a function: pickle finds it by its name, and no partial."""
+    return lambda *args, **params: rule(first, *args, **params)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from .registry import Cost, called_with, first_lost, known_as, private
-from .rules import JVPS, set_rule
+from .rules import JVPS, set_rule, with_first
 
 _REPEATED = "A callback in a while_loop that is differentiated could run twice."
 
@@ -66,7 +66,7 @@ def stand_before_splitting(
     unknown = first_lost(_WHILE, _WHILE_IN_CHECKPOINT, _SPLIT, _WITHOUT_UNUSED)
     if unknown is None:
         for entry, rule in ((_WHILE, split), (_WHILE_IN_CHECKPOINT, split_in_checkpoint)):
-            entry.put(functools.partial(rule, entry.value))
+            entry.put(with_first(rule, entry.value))
     elif JVPS.holds:
         set_rule(JVPS, jax.lax.while_p, _refusing(JVPS.value[jax.lax.while_p], concerns, unknown))
 

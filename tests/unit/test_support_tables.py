@@ -7,6 +7,7 @@ import pytest
 import support_tables
 
 from conformance.model.transforms import TRANSFORMS
+from conformance.planning.sampling import is_only_batched
 from conformance.spec.external_callbacks import OWN_FUNCTIONS
 
 
@@ -22,7 +23,8 @@ def test_each_mark_stands_for_planned_cells() -> None:
         for callback in support_tables.CALLBACKS
         for program in support_tables.PROGRAMS
         for cell in support_tables.cells(callback, program)
-        if cell.id not in planned
+        # Without vmap the methods are the callback itself, whose cells are planned.
+        if cell.id not in planned and (program == "`vmap`" or not is_only_batched(cell.callback))
     ]
     assert not missing
 

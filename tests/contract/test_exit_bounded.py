@@ -180,6 +180,8 @@ def test_after_a_barrier_has_waited_in_vain_the_exit_says_for_what_and_waits_for
     program = f"""
 import signal
 from hostcb._runtime import exiting
+# A process in the background begins with the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 exiting.SECONDS_IN_VAIN = 0.5
 def hang(value, transforms):
     threading.Event().wait()

@@ -135,7 +135,7 @@ def _record(parts: Sequence[Part]) -> dict[str, Any]:
     commands = [*dict.fromkeys(run["command"] for run in runs)]
     if len(commands) > 1:
         folders = " ".join(without_home(shlex.quote(str(part.file.parent))) for part in parts)
-        commands.append(f"{COMMAND} merge {folders} --results results")
+        commands.append(f"{COMMAND} merge {folders} --results OUT")
     # A shard fails if a cell of it does, and the others run all the same.
     return {"run": {**first, "command": "; ".join(commands), "begin": begin, "end": end, "plan": plan}}
 

@@ -179,7 +179,7 @@ def test_all_shards_are_one_run(shard: Any, tmp_path: Path, capsys: Capture) -> 
     assert data["run_info"] == {"cpu-1dev": INFO}
     # Its command runs every shard, though one fails.
     named = " ".join(f"'{folders[number]}'" for number in (1, 2, 3))
-    made = f"run 1; run 2; run 3; python -m conformance merge {named} --results results"
+    made = f"run 1; run 2; run 3; python -m conformance merge {named} --results OUT"
     assert data["run"]["command"] == made
     assert sorted(event["cell"] for event in suite_runs.journal_in(out, "end")) == sorted(CELLS)
     # It is what one run would have written.

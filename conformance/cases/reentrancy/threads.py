@@ -18,7 +18,7 @@ from ..harness.registry import EVERY_KIND
 ROUNDS = 5
 RUNS = 2
 SIDE = 100
-BRANCHES = 4
+BRANCHES = 8
 
 PROGRAMS = 64
 """Twice as many as the CPU runtime lets wait on a device; the thread that starts one more waits."""
